@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace llmc {
+
+/// The Mersenne Twister (Matsumoto and Nishimura, 1998) with PyTorch's conventions for drawing
+/// from it, so that a model initialised here starts from the weights PyTorch would draw.
+class Mt19937 {
+ public:
+  explicit Mt19937(std::uint32_t seed);
+
+  std::uint32_t next_u32();
+  /// Two draws, the first one in the high half.
+  std::uint64_t next_u64();
+  /// Uniform in [0, 1) with 24 bits.
+  float next_uniform();
+  /// Fills with normal draws as torch.Tensor.normal_ does on a CPU: from 16 values on, in blocks of
+  /// 16 by Box-Muller with the last block redrawn for a remainder; below, in pairs of doubles.
+  void fill_normal(std::span<float> out, float mean, float stddev);
+
+  /// The whole state, for checkpoints: 624 words, then the index of the next one.
+  using State = std::array<std::uint32_t, 625>;
+  State state() const;
+  void restore(const State& state);
+
+ private:
+  void refill();
+  std::array<std::uint32_t, 624> words_{};
+  std::uint32_t next_ = 624;
+};
+
+/// Philox4x32-10 (Salmon et al., 2011): four random words that depend on the key and counter only,
+/// so any thread or rank can draw any element's numbers.
+std::array<std::uint32_t, 4> philox4x32(std::uint64_t key, std::uint64_t counter_low,
+                                        std::uint64_t counter_high = 0);
+
+}  // namespace llmc
