@@ -37,7 +37,9 @@ std::int64_t Shape::numel() const {
   return product;
 }
 
-std::string Shape::str() const { return concat(*this); }
+std::string Shape::str() const {
+  return concat(*this);
+}
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape) {
   out << '(';

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 
-
 #include "llmc/core/error.h"
 
 namespace llmc {

@@ -12,7 +12,7 @@ enum class DType : std::uint8_t { kF32, kBF16, kI32, kU16, kU8 };
 
 /// bfloat16: the upper half of an fp32, kept as bits so that no compiler support is needed.
 struct bf16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits;
 };
 
 /// Rounds to nearest, ties to even; NaN stays NaN.

@@ -43,8 +43,9 @@ class FileReader {
 };
 
 /// Writes a file that appears whole or not at all: bytes go to a temporary name in the same folder;
-/// `commit` syncs them, renames the file into place and syncs the folder. A writer destroyed without
-/// commit removes the temporary file. A full disk is an io error that states what was written.
+/// `commit` syncs them, renames the file into place and syncs the folder. A writer destroyed
+/// without commit removes the temporary file. A full disk is an io error that states what was
+/// written.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path);
@@ -55,8 +56,8 @@ class FileWriter {
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
   template <class T>
-    requires(std::is_trivially_copyable_v<T> && !std::is_convertible_v<T, std::string_view>)
-  void write_value(const T& value) {
+  requires(std::is_trivially_copyable_v<T> &&
+           !std::is_convertible_v<T, std::string_view>) void write_value(const T& value) {
     write(&value, sizeof value);
   }
   /// Moves the write position, to fill in a header whose counts are known last.

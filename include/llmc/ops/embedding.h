@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "llmc/core/device.h"
+#include "llmc/core/tensor.h"
+
+namespace llmc {
+
+/// out[b, t] = wte[tokens[b, t]] + wpe[first_position + t]. out: (B, T, C); tokens: (B, T) i32,
+/// each below wte's rows (checked where they enter, not here); wte: (Vp, C); wpe: (maxT, C) or
+/// empty.
+void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, const Tensor& wte,
+                       const Tensor& wpe, std::int64_t first_position = 0);
+
+/// Bytes of scratch that embedding_backward needs.
+std::int64_t embedding_backward_scratch(const Stream& stream, std::int64_t batch,
+                                        std::int64_t tokens, std::int64_t channels);
+
+/// dwte[tokens[b, t]] += dout[b, t], in a fixed order, onto what is there; dwpe[t] (+)= sum over b
+/// of dout[b, t], rows T and up get zeros unless `accumulate`. dwte: (Vp, C) f32; dwpe: (maxT, C)
+/// f32; dout: (B, T, C); tokens: (B, T) i32; scratch: u8.
+void embedding_backward(Stream& stream, const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
+                        const Tensor& tokens, const Tensor& scratch, bool accumulate);
+
+}  // namespace llmc

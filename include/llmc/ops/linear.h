@@ -1,0 +1,46 @@
+#pragma once
+
+#include "llmc/core/device.h"
+#include "llmc/core/tensor.h"
+
+namespace llmc {
+
+/// How matmul reads its inputs and combines with the output.
+struct MatmulOptions {
+  bool transpose_a = false;  ///< a is stored (K, M) instead of (M, K)
+  bool transpose_b = false;  ///< b is stored (N, K) instead of (K, N)
+  float alpha = 1.0f;
+  float beta = 0.0f;  ///< 0: c is overwritten, whatever it held
+};
+
+/// c = alpha · a·b + beta · c, accumulated in fp32. c: (M, N); a: (M, K); b: (K, N), each f32 or
+/// bf16 on its own. The result does not depend on the number of threads.
+void matmul(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b,
+            const MatmulOptions& options = {});
+
+// The four products of a linear layer. N rows (B·T), C inputs, OC outputs. bias may be empty.
+
+/// out = in · weightᵀ + bias. out: (N, OC); in: (N, C); weight: (OC, C); bias: (OC).
+void linear_forward(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& weight,
+                    const Tensor& bias);
+
+/// pre = in · weightᵀ + bias; out = gelu(pre), of pre as stored, so that gelu_forward(pre) gives
+/// the same bits. out, pre: (N, OC). pre may be empty where no backward pass follows.
+void linear_gelu_forward(Stream& stream, const Tensor& out, const Tensor& pre, const Tensor& in,
+                         const Tensor& weight, const Tensor& bias);
+
+/// din = dout · weight. din: (N, C); dout: (N, OC); weight: (OC, C).
+void linear_backward_input(Stream& stream, const Tensor& din, const Tensor& dout,
+                           const Tensor& weight);
+
+/// dpre = (dout · weight) ⊙ gelu'(pre): the input gradient of a linear layer whose input is
+/// gelu(pre). dpre, pre: (N, C).
+void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dout,
+                                const Tensor& weight, const Tensor& pre);
+
+/// dweight (+)= doutᵀ · in; dbias (+)= column sums of dout; added to what is there if `accumulate`.
+/// dweight: (OC, C); dbias: (OC) or empty; dout: (N, OC); in: (N, C).
+void linear_backward_weight(Stream& stream, const Tensor& dweight, const Tensor& dbias,
+                            const Tensor& dout, const Tensor& in, bool accumulate);
+
+}  // namespace llmc

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+
+#include "llmc/core/device.h"
+#include "llmc/core/tensor.h"
+
+namespace llmc {
+
+/// Everything that changes from step to step. It lies in device memory, so that a step needs no
+/// host wait; the host reads it back one step later.
+struct StepBlock {
+  // Set by begin_step.
+  float lr = 0.0f;            ///< learning rate of this update
+  std::uint64_t seed = 0;     ///< key of the stochastic rounding
+  std::int64_t step = 0;      ///< 0-based index of this step; counter of the stochastic rounding
+  double nominal_tokens = 1;  ///< the gradients were scaled by 1 / nominal_tokens
+  // Added to by the loss of every micro-step (and summed over ranks).
+  double loss_sum = 0;              ///< sum of the counted tokens' losses, nats
+  std::int64_t counted_tokens = 0;  ///< targets that were not -1
+  // Set by finish_gradients.
+  float loss = 0.0f;        ///< mean loss per counted token
+  float grad_norm = 0.0f;   ///< global L2 norm of the mean gradient, before clipping
+  float grad_scale = 0.0f;  ///< what the update multiplies gradients by: count correction × clip
+  float loss_z = 0.0f;      ///< standard scores against the windows; 0 while those fill
+  float grad_z = 0.0f;
+  std::int32_t skip = 0;     ///< a SkipReason; not 0: the update changes nothing
+  std::int64_t updates = 0;  ///< updates applied so far, this one included: bias-correction count
+};
+
+/// Why a step changes nothing.
+enum SkipReason : std::int32_t {
+  kNoSkip = 0,
+  kNonFiniteLoss = 1,
+  kNonFiniteGradient = 2,
+  kLossOutlier = 3,
+  kGradientOutlier = 4,
+  kNoTargets = 5,
+};
+
+/// Last accepted values of one quantity. Non-finite and skipped values never enter.
+struct OutlierWindow {
+  static constexpr int kSize = 128;
+  float values[kSize] = {};
+  std::int32_t count = 0;  ///< values held, up to kSize
+  std::int32_t next = 0;   ///< where the next one goes
+};
+
+/// State of the guard that decides on skips; device memory, part of a checkpoint.
+struct StepGuard {
+  OutlierWindow loss;
+  OutlierWindow grad_norm;
+};
+
+/// How a step is judged.
+struct GuardOptions {
+  float grad_clip = 0.0f;    ///< largest global norm; 0: no clipping
+  float skip_loss_z = 0.0f;  ///< skip when the loss scores above this; 0: never
+  float skip_grad_z = 0.0f;  ///< the same for the gradient norm
+};
+
+/// Inputs of one step.
+struct StepInputs {
+  float lr;
+  std::uint64_t seed;
+  std::int64_t step;
+  double nominal_tokens;
+};
+
+/// Writes the inputs and clears the sums, the loss, the norm and the skip flag. `updates` stays.
+void begin_step(Stream& stream, StepBlock* block /*device*/, const StepInputs& inputs);
+
+/// Elements that one partial sum of squares covers. Slices of sharded buckets are cut at its
+/// multiples, so that the norm has the same bits for any number of threads and ranks.
+inline constexpr std::int64_t kNormBlock = 4096;
+
+/// partials[i] = sum of squares of elements [i·kNormBlock, (i+1)·kNormBlock) of `values`, in fp32
+/// by a fixed order. partials: (ceil(n / kNormBlock)) f32. values: (n) f32 or bf16.
+void sum_of_squares(Stream& stream, const Tensor& partials, const Tensor& values);
+
+/// Turns sums into decisions: loss, grad_norm = sqrt(sum of partials in order, in double) × the
+/// count correction nominal_tokens / counted_tokens, skip, grad_scale, scores and windows, updates.
+/// partials: (m) f32, of all buckets in table order.
+void finish_gradients(Stream& stream, StepBlock* block /*device*/, StepGuard* guard /*device*/,
+                      const Tensor& partials, const GuardOptions& options);
+
+}  // namespace llmc

@@ -1,0 +1,163 @@
+#include "llmc/core/device.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "core/cpu/device_impl.h"
+#include "llmc/core/arena.h"
+#include "llmc/core/error.h"
+
+namespace llmc {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr int kMaxThreads = 1024;
+
+int processors_of_this_process() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+int thread_count(int wanted) {
+#ifndef _OPENMP
+  (void)wanted;
+  return 1;
+#else
+  if (wanted < 0 || wanted > kMaxThreads) {
+    fail(ErrorKind::kConfig, "device", "threads: expected 0 to ", kMaxThreads, ", got ", wanted);
+  }
+  if (wanted > 0) return wanted;
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    char* end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    if (end != text && value >= 1 && value <= kMaxThreads) return static_cast<int>(value);
+  }
+  return processors_of_this_process();
+#endif
+}
+
+cpu::Isa best_isa() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    return cpu::Isa::kAvx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return cpu::Isa::kAvx2;
+#endif
+  return cpu::Isa::kPortable;
+}
+
+std::string_view isa_name(cpu::Isa isa) {
+  constexpr std::string_view kNames[] = {"portable", "avx2", "avx512"};
+  return kNames[static_cast<int>(isa)];
+}
+
+cpu::Isa chosen_isa(std::string_view wanted) {
+  const cpu::Isa best = best_isa();
+  if (wanted == "auto") return best;
+  for (const cpu::Isa isa : {cpu::Isa::kPortable, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+    if (wanted != isa_name(isa)) continue;
+    if (isa > best) {
+      fail(ErrorKind::kDevice, "device", "isa: expected at most ", isa_name(best),
+           ", the best this processor has, got ", wanted);
+    }
+    return isa;
+  }
+  fail(ErrorKind::kConfig, "device", "isa: expected auto, portable, avx2 or avx512, got ", wanted);
+}
+
+}  // namespace
+
+Device Device::open(const DeviceOptions& options) {
+  auto impl = std::make_shared<Impl>();
+  impl->threads = thread_count(options.threads);
+  impl->isa = chosen_isa(options.isa);
+  return Device(std::move(impl));
+}
+
+std::string Device::name() const {
+  return concat("CPU, ", threads(), threads() == 1 ? " thread, " : " threads, ",
+                isa_name(impl_->isa));
+}
+
+int Device::threads() const {
+  return impl_->threads;
+}
+
+std::size_t Device::free_memory() const {
+  return static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) *
+         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+Stream::Impl::Impl(const Device& d)
+    : device(d),
+      threads(d.threads()),
+      isa(d.impl().isa),
+      workspace(d, static_cast<std::size_t>(d.threads()) * cpu::kThreadWorkspaceBytes) {}
+
+Stream::Stream(const Device& device) : impl_(std::make_unique<Impl>(device)) {}
+Stream::~Stream() = default;
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&&) noexcept = default;
+
+const Device& Stream::device() const {
+  return impl_->device;
+}
+void Stream::synchronize() {}  // CPU ops are done when they return.
+std::size_t Stream::workspace_bytes() const {
+  return impl_->workspace.bytes();
+}
+
+Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  data_ = ::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow);
+  if (data_ == nullptr) {
+    fail(ErrorKind::kMemory, "device", "expected ", format_bytes(bytes), " of memory on ",
+         device.name(), ", got none; about ", format_bytes(device.free_memory()), " is free");
+  }
+  std::memset(data_, 0, bytes);
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) ::operator delete (data_, std::align_val_t{kAlignment});
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+void copy_from_host(Stream&, const Tensor& dst, const void* src) {
+  if (dst.bytes() > 0) std::memcpy(dst.raw(), src, dst.bytes());
+}
+
+void copy_to_host(Stream&, void* dst, const Tensor& src) {
+  if (src.bytes() > 0) std::memcpy(dst, src.raw(), src.bytes());
+}
+
+void copy(Stream&, const Tensor& dst, const Tensor& src) {
+  if (dst.dtype() != src.dtype() || dst.numel() != src.numel()) {
+    fail(ErrorKind::kInput, "device", "copy: expected the same dtype and count, got ",
+         name_of(dst.dtype()), " ", dst.shape(), " from ", name_of(src.dtype()), " ", src.shape());
+  }
+  if (dst.bytes() > 0) std::memcpy(dst.raw(), src.raw(), dst.bytes());
+}
+
+void zero(Stream&, const Tensor& tensor) {
+  if (tensor.bytes() > 0) std::memset(tensor.raw(), 0, tensor.bytes());
+}
+
+}  // namespace llmc

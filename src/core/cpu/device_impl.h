@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/cpu/isa.h"
+#include "llmc/core/device.h"
+
+namespace llmc {
+
+namespace cpu {
+
+/// Workspace of each thread of a Stream, for packed panels and attention blocks.
+inline constexpr std::size_t kThreadWorkspaceBytes = std::size_t{4} << 20;
+
+}  // namespace cpu
+
+struct Device::Impl {
+  int threads = 1;
+  cpu::Isa isa = cpu::Isa::kPortable;
+};
+
+struct Stream::Impl {
+  explicit Impl(const Device& d);
+
+  Device device;
+  int threads;
+  cpu::Isa isa;
+  Buffer workspace;
+
+  /// kThreadWorkspaceBytes of memory that only the given thread of the team uses, and only within
+  /// one op.
+  void* thread_workspace(int thread) const {
+    return static_cast<std::byte*>(workspace.data()) +
+           static_cast<std::size_t>(thread) * cpu::kThreadWorkspaceBytes;
+  }
+};
+
+}  // namespace llmc

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+
+#include "core/cpu/device_impl.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace llmc::cpu {
+
+/// Runs fn(thread, threads) on every thread of the stream's team and returns when all are done. The
+/// first exception thrown inside is thrown again here. Without OpenMP the team is one thread.
+/// `threads` may be less than the stream's count; barriers inside fn are not supported.
+template <class Fn>
+void parallel_region(const Stream::Impl& stream, const Fn& fn) {
+  std::exception_ptr error;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(stream.threads)
+  {
+    try {
+      fn(omp_get_thread_num(), omp_get_num_threads());
+    } catch (...) {
+#pragma omp critical(llmc_parallel_error)
+      if (!error) error = std::current_exception();
+    }
+  }
+#else
+  try {
+    fn(0, 1);
+  } catch (...) {
+    error = std::current_exception();
+  }
+#endif
+  if (error) std::rethrow_exception(error);
+}
+
+/// Splits [0, count) into one contiguous range per thread and runs fn(begin, end) on each. What fn
+/// computes for an index must not depend on where the ranges are cut. Work of at most `serial`
+/// indices runs on the calling thread.
+template <class Fn>
+void parallel_for(const Stream::Impl& stream, std::int64_t count, const Fn& fn,
+                  std::int64_t serial = 1) {
+  if (count <= 0) return;
+  if (count <= serial || stream.threads == 1) {
+    fn(std::int64_t{0}, count);
+    return;
+  }
+  parallel_region(stream, [&](int thread, int threads) {
+    const std::int64_t begin = count * thread / threads;
+    const std::int64_t end = count * (thread + 1) / threads;
+    if (begin < end) fn(begin, end);
+  });
+}
+
+}  // namespace llmc::cpu

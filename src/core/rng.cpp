@@ -1,0 +1,123 @@
+#include "llmc/core/rng.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace llmc {
+namespace {
+
+constexpr int kWords = 624;
+constexpr int kMiddle = 397;
+
+/// Box-Muller on a block of 16 uniforms, in place: the first half are radii, the second angles.
+void normal_block(float* x, float mean, float stddev) {
+  for (int j = 0; j < 8; ++j) {
+    const float u1 = 1.0f - x[j];
+    const float u2 = x[j + 8];
+    const float radius = std::sqrt(-2.0f * std::log(u1));
+    const float theta = 2.0f * std::numbers::pi_v<float> * u2;
+    x[j] = radius * std::cos(theta) * stddev + mean;
+    x[j + 8] = radius * std::sin(theta) * stddev + mean;
+  }
+}
+
+}  // namespace
+
+Mt19937::Mt19937(std::uint32_t seed) {
+  words_[0] = seed;
+  for (std::uint32_t i = 1; i < kWords; ++i) {
+    words_[i] = 1812433253u * (words_[i - 1] ^ (words_[i - 1] >> 30)) + i;
+  }
+}
+
+void Mt19937::refill() {
+  for (std::size_t i = 0; i < kWords; ++i) {
+    const std::uint32_t y = (words_[i] & 0x80000000u) | (words_[(i + 1) % kWords] & 0x7fffffffu);
+    words_[i] = words_[(i + kMiddle) % kWords] ^ (y >> 1) ^ ((y & 1u) != 0 ? 0x9908b0dfu : 0u);
+  }
+  next_ = 0;
+}
+
+std::uint32_t Mt19937::next_u32() {
+  if (next_ >= kWords) refill();
+  std::uint32_t y = words_[next_++];
+  y ^= y >> 11;
+  y ^= (y << 7) & 0x9d2c5680u;
+  y ^= (y << 15) & 0xefc60000u;
+  return y ^ (y >> 18);
+}
+
+std::uint64_t Mt19937::next_u64() {
+  const std::uint64_t high = next_u32();
+  return (high << 32) | next_u32();
+}
+
+float Mt19937::next_uniform() {
+  return static_cast<float>(next_u32() & 0xffffffu) * (1.0f / 16777216.0f);
+}
+
+void Mt19937::fill_normal(std::span<float> out, float mean, float stddev) {
+  constexpr std::size_t kBlock = 16;
+  const std::size_t n = out.size();
+  if (n >= kBlock) {
+    for (float& x : out) x = next_uniform();
+    for (std::size_t i = 0; i + kBlock <= n; i += kBlock) normal_block(&out[i], mean, stddev);
+    if (n % kBlock != 0) {
+      float* last = &out[n - kBlock];
+      for (std::size_t i = 0; i < kBlock; ++i) last[i] = next_uniform();
+      normal_block(last, mean, stddev);
+    }
+    return;
+  }
+  const auto uniform53 = [this] {
+    return static_cast<double>(next_u64() & ((std::uint64_t{1} << 53) - 1)) * 0x1p-53;
+  };
+  bool has_next = false;
+  double next = 0.0;
+  for (float& x : out) {
+    double value = next;
+    if (!has_next) {
+      const double u1 = uniform53();
+      const double u2 = uniform53();
+      const double radius = std::sqrt(-2.0 * std::log1p(-u2));
+      const double theta = 2.0 * std::numbers::pi * u1;
+      next = radius * std::sin(theta);
+      value = radius * std::cos(theta);
+    }
+    has_next = !has_next;
+    x = static_cast<float>(value) * stddev + mean;
+  }
+}
+
+Mt19937::State Mt19937::state() const {
+  State state;
+  std::copy(words_.begin(), words_.end(), state.begin());
+  state.back() = next_;
+  return state;
+}
+
+void Mt19937::restore(const State& state) {
+  std::copy_n(state.begin(), words_.size(), words_.begin());
+  next_ = state.back();
+}
+
+std::array<std::uint32_t, 4> philox4x32(std::uint64_t key, std::uint64_t counter_low,
+                                        std::uint64_t counter_high) {
+  auto k0 = static_cast<std::uint32_t>(key);
+  auto k1 = static_cast<std::uint32_t>(key >> 32);
+  std::array<std::uint32_t, 4> c = {
+      static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
+      static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0];
+    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c[2];
+    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
+         static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+}  // namespace llmc
