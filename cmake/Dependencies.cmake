@@ -40,3 +40,15 @@ if(LLMC_BUILD_TESTS)
     FetchContent_MakeAvailable(googletest)
   endif()
 endif()
+
+if(LLMC_BUILD_BENCH)
+  find_package(benchmark 1.6 QUIET)
+  if(NOT benchmark_FOUND)
+    set(BENCHMARK_ENABLE_TESTING OFF)
+    set(BENCHMARK_ENABLE_INSTALL OFF)
+    FetchContent_Declare(benchmark
+      URL https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
+      URL_HASH SHA256=6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce)
+    FetchContent_MakeAvailable(benchmark)
+  endif()
+endif()
