@@ -4,6 +4,8 @@ import math
 
 import torch
 
+SCHEDULES = ("constant", "linear", "cosine", "wsd")
+
 
 def is_decayed(name):
     """Weight decay applies to the matrices: both embeddings and the weights of linear layers."""
@@ -57,6 +59,4 @@ def learning_rate(
         return peak + ratio * (final - peak)
     if schedule == "cosine":
         return final + 0.5 * (1.0 + math.cos(math.pi * ratio)) * (peak - final)
-    raise ValueError(
-        f"schedule: expected constant, linear, cosine or wsd, got {schedule}"
-    )
+    raise ValueError(f"schedule: expected one of {SCHEDULES}, got {schedule}")

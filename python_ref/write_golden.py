@@ -69,8 +69,8 @@ def config_metadata(config):
 
 
 def random_parameters(model, rng):
-    """Fills every parameter with values for which no gradient is trivial: sharp attention, LayerNorm
-    weights away from one, biases away from zero. Padding rows stay zero."""
+    """Fills every parameter with values for which no gradient is trivial: sharp attention,
+    LayerNorm weights away from one, biases away from zero. Padding rows stay zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape)))
