@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 static_assert(sizeof(off_t) == 8, "file positions must be 64-bit");
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
+constexpr std::size_t kJumpBytes = 4096;
 constexpr mode_t kFileMode = 0666;
 
 [[noreturn]] void fail_system(std::string_view what, const fs::path& path, int error) {
@@ -128,8 +129,10 @@ struct FileReader::Impl {
     return n;
   }
 
-  void refill() {
-    buffer.resize(kBufferBytes);
+  /// Reads ahead far when reads follow each other, little after a jump.
+  void refill(std::size_t needed) {
+    const bool sequential = position == 0 || position == buffer_begin + buffer.size();
+    buffer.resize(sequential ? kBufferBytes : std::max(needed, kJumpBytes));
     buffer_begin = position;
     std::size_t got = 0;
     try {
@@ -183,7 +186,7 @@ std::size_t FileReader::read_some(void* out, std::size_t bytes) {
     file.position += got;
     return done + got;
   }
-  file.refill();
+  file.refill(rest);
   return done + file.take_buffered(to + done, rest);
 }
 
