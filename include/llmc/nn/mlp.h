@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "llmc/nn/layer.h"
+#include "llmc/nn/linear.h"
+
+namespace llmc {
+
+/// out = proj(gelu(fc(in))). Keeps the input of GELU and, unless it is recomputed, its output.
+class Mlp {
+ public:
+  /// Declares `<name>.fc` (F, C) and `<name>.proj` (C, F) as linear layers.
+  Mlp(LayerPlan& plan, const std::string& name, std::int64_t channels, std::int64_t ffn_size,
+      bool bias, float stddev, float proj_stddev);
+
+  /// out, in: (B, T, C).
+  void forward(const LayerContext& context, const Tensor& out, const Tensor& in) const;
+  /// din, dout, in: (B, T, C); din may be dout.
+  void backward(const LayerContext& context, const Tensor& din, const Tensor& dout,
+                const Tensor& in) const;
+  /// forward without the projection: writes what backward reads.
+  void recompute(const LayerContext& context, const Tensor& in) const;
+
+ private:
+  Linear fc_;
+  Linear proj_;
+  bool keeps_gelu_;
+  ActivationSet::Id pre_ = ActivationSet::kNone;
+  ActivationSet::Id gelu_;
+  ActivationSet::Id dpre_ = ActivationSet::kNone;
+};
+
+}  // namespace llmc
