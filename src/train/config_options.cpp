@@ -1,0 +1,131 @@
+#include "llmc/train/train_config.h"
+
+namespace llmc {
+namespace {
+
+std::vector<ConfigOption> make_options() {
+  using C = TrainConfig;
+  const ConfigRange from_zero{0, ConfigRange::kUnbounded};
+  const ConfigRange from_one{1, ConfigRange::kUnbounded};
+  const ConfigRange size{0, 1e7};
+  const ConfigRange fraction{0, 1};
+  const ConfigRange beta{0, 1, false, true};
+  const ConfigRange weight{0, 1e6};
+  const auto kFree = OnResume::kFree;
+  const auto kAction = OnResume::kAction;
+  // key, group, member, range, choices, unit, help, on resume
+  // clang-format off
+  return {
+      {"model", "model", &C::model, {}, {}, "",
+       "Preset that gives the sizes below: gpt2-124M, gpt2-350M, gpt2-774M, gpt2-1558M, or a GPT-3 "
+       "size such as gpt3-125M. Sizes that are given as well override the preset's."},
+      {"n_layer", "model", &C::n_layer, size, {}, "blocks", "Depth. 0: from `model`."},
+      {"n_head", "model", &C::n_head, size, {}, "heads",
+       "Attention heads; must divide `n_embd`. 0: from `model`."},
+      {"n_embd", "model", &C::n_embd, size, {}, "channels", "Width. 0: from `model`."},
+      {"block_size", "model", &C::block_size, size, {}, "tokens",
+       "Longest sequence the model has positions for. 0: from `model`."},
+      {"vocab_size", "model", &C::vocab_size, size, {}, "tokens",
+       "0: from `tokenizer`, else from `model`."},
+      {"init_from", "model", &C::init_from, {}, {}, "",
+       "Where weights come from: `scratch` (drawn from `seed`), a checkpoint or run folder, a "
+       "llm.c model file (.bin) or a Hugging Face folder. Files also give the sizes."},
+      {"seed", "model", &C::seed, {0, 4294967295.0}, {}, "",
+       "Seed of the initial weights, the shuffle and the samples."},
+      {"precision", "model", &C::precision, {}, {"fp32", "bf16"}, "",
+       "Type of parameters and activations. With bf16, fp32 master weights are kept."},
+      {"recompute", "model", &C::recompute, {}, {"none", "gelu", "gelu+norm", "block"}, "",
+       "What the backward pass computes again instead of keeping it: saves memory, costs time, "
+       "changes no bits."},
+      {"device", "model", &C::device, {}, {"cpu"}, "",
+       "Where to compute; must be what the build offers."},
+      {"threads", "model", &C::threads, {0, 4096}, {}, "threads",
+       "Compute threads; results do not depend on it. 0: OMP_NUM_THREADS if set, else the "
+       "processors this process may use.", kFree},
+      {"isa", "model", &C::isa, {}, {"auto", "portable", "avx2", "avx512"}, "",
+       "Instruction set of the CPU kernels. auto: the best this processor has."},
+
+      {"train_data", "data", &C::train_data, {}, {}, "",
+       "Token files to train on, as a glob pattern."},
+      {"val_data", "data", &C::val_data, {}, {}, "",
+       "Token files to validate on, as a glob pattern. Empty: no validation."},
+      {"tokenizer", "data", &C::tokenizer, {}, {}, "",
+       "`byte`, or a tokenizer's folder or file; copied into the run. Empty: none, and samples are "
+       "printed as token ids."},
+      {"shuffle", "data", &C::shuffle, {}, {}, "",
+       "Visit sequences in an order drawn from `seed` and the epoch. false: in file order."},
+
+      {"micro_batch", "step", &C::micro_batch, {1, 1e6}, {}, "sequences",
+       "Sequences in one forward and backward pass. On resume it may change if `tokens_per_step` "
+       "stays.", kFree},
+      {"seq_len", "step", &C::seq_len, size, {}, "tokens",
+       "Length of a training sequence. 0: `block_size`."},
+      {"tokens_per_step", "step", &C::tokens_per_step, from_zero, {}, "tokens",
+       "Tokens of one update; gradients of several micro-batches are added up to reach it. 0: one "
+       "micro-batch."},
+      {"max_steps", "step", &C::max_steps, from_zero, {}, "steps",
+       "Length of the run. 0: as long as `epochs` says.", kFree},
+      {"epochs", "step", &C::epochs, from_one, {}, "passes",
+       "Passes over the training data; used when `max_steps` is 0.", kFree},
+
+      {"lr", "optimizer", &C::lr, {0, 100}, {}, "", "Peak learning rate."},
+      {"final_lr_fraction", "optimizer", &C::final_lr_fraction, fraction, {}, "",
+       "Learning rate at the end of the run, as a fraction of `lr`."},
+      {"schedule", "optimizer", &C::schedule, {}, {"constant", "linear", "cosine", "wsd"}, "",
+       "Course of the learning rate after the warm-up. wsd: constant, then a decay at the end."},
+      {"warmup_steps", "optimizer", &C::warmup_steps, from_zero, {}, "steps",
+       "Steps over which the learning rate rises to `lr`."},
+      {"decay_fraction", "optimizer", &C::decay_fraction, fraction, {}, "",
+       "Part of the run, at its end, over which the wsd schedule decays."},
+      {"beta1", "optimizer", &C::beta1, beta, {}, "", "AdamW: decay of the first moment."},
+      {"beta2", "optimizer", &C::beta2, beta, {}, "", "AdamW: decay of the second moment."},
+      {"eps", "optimizer", &C::eps, {0, 1, true, false}, {}, "",
+       "AdamW: added to the root of the second moment."},
+      {"weight_decay", "optimizer", &C::weight_decay, weight, {}, "",
+       "AdamW: decoupled decay of matrices and embeddings."},
+      {"grad_clip", "optimizer", &C::grad_clip, weight, {}, "",
+       "Largest global norm of the gradient; larger ones are scaled down. 0: no clipping."},
+      {"skip_loss_z", "optimizer", &C::skip_loss_z, weight, {}, "standard deviations",
+       "Skip an update whose loss lies this far above the recent mean. 0: never."},
+      {"skip_grad_z", "optimizer", &C::skip_grad_z, weight, {}, "standard deviations",
+       "The same for the gradient norm. 0: never."},
+      {"max_bad_steps", "optimizer", &C::max_bad_steps, from_one, {}, "steps",
+       "Updates skipped in a row that end the run."},
+
+      {"out_dir", "run", &C::out_dir, {}, {}, "",
+       "Folder of the run. Empty: runs/CONFIG-DATE-TIME.", kFree},
+      {"log_every", "run", &C::log_every, from_zero, {}, "steps",
+       "Interval of the step lines in the console and the logs.", kFree},
+      {"val_every", "run", &C::val_every, from_zero, {}, "steps",
+       "Interval of validation, which also happens before the first and after the last step.",
+       kFree},
+      {"val_batches", "run", &C::val_batches, from_zero, {}, "batches",
+       "Batches of one validation. 0: the whole data."},
+      {"sample_every", "run", &C::sample_every, from_zero, {}, "steps",
+       "Interval of sampled text, which is also printed after the last step.", kFree},
+      {"sample_tokens", "run", &C::sample_tokens, {1, 1e6}, {}, "tokens", "Length of a sample."},
+      {"checkpoint_every", "run", &C::checkpoint_every, from_zero, {}, "steps",
+       "Interval of checkpoints, one of which is also written after the last step. A signal that "
+       "ends the run always writes one.", kFree},
+      {"keep_checkpoints", "run", &C::keep_checkpoints, from_zero, {}, "checkpoints",
+       "Newest checkpoints to keep, besides the one with the lowest validation loss. 0: all."},
+      {"resume", "run", &C::resume, {}, {}, "",
+       "`auto` continues the newest checkpoint of `out_dir`, or starts if there is none; a "
+       "checkpoint or run folder continues that one.", kAction},
+      {"overwrite", "run", &C::overwrite, {}, {}, "",
+       "Delete the run that `out_dir` holds and start anew.", kAction},
+      {"dry_run", "run", &C::dry_run, {}, {}, "",
+       "Print the memory plan, parameters and FLOPs per token, allocate nothing and stop.",
+       kAction},
+  };
+  // clang-format on
+}
+
+}  // namespace
+
+std::span<const ConfigOption> config_options() {
+  static const std::vector<ConfigOption> options = make_options();
+  return options;
+}
+
+}  // namespace llmc

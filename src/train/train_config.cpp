@@ -1,0 +1,169 @@
+#include "llmc/train/train_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "llmc/core/error.h"
+
+namespace llmc {
+namespace {
+
+bool same_key(std::string_view key, std::string_view given) {
+  return std::equal(key.begin(), key.end(), given.begin(), given.end(),
+                    [](char a, char b) { return a == (b == '-' ? '_' : b); });
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({above + 1, row[j - 1] + 1, change});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string number_text(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  return {buffer, end};
+}
+
+void check_range(const ConfigOption& option, double value, std::string_view text) {
+  const ConfigRange& r = option.range;
+  const bool low = r.open_min ? value <= r.min : value < r.min;
+  const bool high = r.open_max ? value >= r.max : value > r.max;
+  if (low || high) {
+    fail(ErrorKind::kConfig, "config", option.key, ": expected a value ", range_text(option),
+         ", got ", text);
+  }
+}
+
+template <class T>
+bool parse_whole(std::string_view text, T& value) {
+  if (!text.empty() && text[0] == '+') text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+// TOML allows single underscores between digits.
+std::string without_digit_groups(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto digit = [&](std::size_t at) {
+      return at < text.size() && text[at] >= '0' && text[at] <= '9';
+    };
+    if (text[i] == '_' && i > 0 && digit(i - 1) && digit(i + 1)) continue;
+    out += text[i];
+  }
+  return out;
+}
+
+void set_value(TrainConfig& config, bool TrainConfig::*member, const ConfigOption& option,
+               std::string_view text) {
+  if (text != "true" && text != "false") {
+    fail(ErrorKind::kConfig, "config", option.key, ": expected true or false, got '", text, "'");
+  }
+  config.*member = text == "true";
+}
+
+void set_value(TrainConfig& config, std::int64_t TrainConfig::*member, const ConfigOption& option,
+               std::string_view text) {
+  std::int64_t value = 0;
+  if (!parse_whole(without_digit_groups(text), value)) {
+    fail(ErrorKind::kConfig, "config", option.key, ": expected an integer, got '", text, "'");
+  }
+  check_range(option, static_cast<double>(value), text);
+  config.*member = value;
+}
+
+void set_value(TrainConfig& config, double TrainConfig::*member, const ConfigOption& option,
+               std::string_view text) {
+  double value = 0;
+  if (!parse_whole(without_digit_groups(text), value) || !std::isfinite(value)) {
+    fail(ErrorKind::kConfig, "config", option.key, ": expected a number, got '", text, "'");
+  }
+  check_range(option, value, text);
+  config.*member = value;
+}
+
+void set_value(TrainConfig& config, std::string TrainConfig::*member, const ConfigOption& option,
+               std::string_view text) {
+  const auto& choices = option.choices;
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+    std::string list;
+    for (std::string_view choice : choices) list += concat(list.empty() ? "" : ", ", choice);
+    fail(ErrorKind::kConfig, "config", option.key, ": expected ",
+         choices.size() > 1 ? "one of " : "", list, ", got '", text, "'");
+  }
+  config.*member = text;
+}
+
+std::string value_text(bool value) {
+  return value ? "true" : "false";
+}
+std::string value_text(std::int64_t value) {
+  return std::to_string(value);
+}
+std::string value_text(double value) {
+  return number_text(value);
+}
+std::string value_text(const std::string& value) {
+  return value;
+}
+
+}  // namespace
+
+const ConfigOption& find_option(std::string_view key) {
+  std::string_view nearest;
+  std::size_t distance = std::max<std::size_t>(2, key.size() / 3) + 1;
+  std::string underscored(key);
+  std::replace(underscored.begin(), underscored.end(), '-', '_');
+  for (const ConfigOption& option : config_options()) {
+    if (same_key(option.key, key)) return option;
+    const std::size_t d = edit_distance(underscored, option.key);
+    if (d < distance) {
+      distance = d;
+      nearest = option.key;
+    }
+  }
+  const std::string hint = nearest.empty() ? std::string("docs/configuration.md lists them all")
+                                           : concat("did you mean ", nearest, "?");
+  fail(ErrorKind::kConfig, "config", "expected the name of an option, got '", key, "'; ", hint);
+}
+
+void set_option(TrainConfig& config, const ConfigOption& option, std::string_view text) {
+  std::visit([&](auto member) { set_value(config, member, option, text); }, option.member);
+}
+
+std::string option_text(const TrainConfig& config, const ConfigOption& option) {
+  return std::visit([&](auto member) { return value_text(config.*member); }, option.member);
+}
+
+std::string range_text(const ConfigOption& option) {
+  const ConfigRange& range = option.range;
+  if (range.max == range.min) return {};
+  const std::string min = concat(range.open_min ? "above " : "at least ", number_text(range.min));
+  if (range.max >= ConfigRange::kUnbounded) return min;
+  return concat(min, " and ", range.open_max ? "below " : "at most ", number_text(range.max));
+}
+
+std::string_view type_name(const ConfigOption& option) {
+  constexpr std::string_view kNames[] = {"true or false", "integer", "number", "text"};
+  return kNames[option.member.index()];
+}
+
+void apply_settings(TrainConfig& config, std::span<const ConfigSetting> settings) {
+  for (const ConfigSetting& setting : settings) set_option(config, *setting.option, setting.text);
+}
+
+}  // namespace llmc
