@@ -1,13 +1,10 @@
 #include "ops/cpu/kernels/row_kernels.h"
 
+#include "ops/cpu/kernels/gelu.h"
 #include "ops/cpu/kernels/simd.h"
 
 namespace llmc::cpu::LLMC_ISA {
 namespace {
-
-VecF gelu(VecF x) {
-  return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-}
 
 template <class T>
 void gelu_forward(T* out, const T* in, std::int64_t n) {

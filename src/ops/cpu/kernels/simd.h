@@ -25,7 +25,7 @@ typedef std::uint32_t VecU __attribute__((vector_size(kWidth * 4)));
 typedef std::uint16_t VecH __attribute__((vector_size(kWidth * 2)));
 
 inline VecF splat(float x) {
-  return VecF{} + x;
+  return x - VecF{};  // x − 0 is x to the bit, so that only a broadcast is left
 }
 
 inline VecF load(const float* p) {
