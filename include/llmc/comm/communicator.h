@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "llmc/core/device.h"
+#include "llmc/core/tensor.h"
+
+namespace llmc {
+
+/// The processes (ranks) that train together. Collectives are queued on the stream like any op and
+/// must be called by all ranks in the same order. Counts are 64-bit. Reductions take f32 and bf16,
+/// add in fp32 and give all ranks the same bits, the same in every run with this number of ranks;
+/// the others move elements of any dtype. Wrong arguments are input errors, failures between
+/// processes comm errors.
+///
+/// The build's LLMC_COMM names the folder of src/comm whose `open` is compiled in. An
+/// implementation overrides the private functions; their arguments have been checked.
+class Communicator {
+ public:
+  /// The ranks this process was started with, on this device.
+  static std::unique_ptr<Communicator> open(const Device& device);
+  virtual ~Communicator() = default;
+
+  virtual std::string_view name() const = 0;
+  /// 0 to size() − 1.
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// values = sum over ranks. values: (n).
+  void all_reduce(Stream& stream, const Tensor& values);
+  /// out = this rank's slice of the sum over ranks. out: (n); in: (size · n). out may be that slice
+  /// of in; the rest of in is lost then.
+  void reduce_scatter(Stream& stream, const Tensor& out, const Tensor& in);
+  /// out = the in of every rank, in order of rank. out: (size · n); in: (n), which may be this
+  /// rank's slice of out.
+  void all_gather(Stream& stream, const Tensor& out, const Tensor& in);
+  /// values = those of rank `root`. values: (n).
+  void broadcast(Stream& stream, const Tensor& values, int root);
+  /// Returns when every rank has called it and the stream's work is done.
+  virtual void barrier(Stream& stream) = 0;
+
+ private:
+  virtual void do_all_reduce(Stream& stream, const Tensor& values) = 0;
+  virtual void do_reduce_scatter(Stream& stream, const Tensor& out, const Tensor& in) = 0;
+  virtual void do_all_gather(Stream& stream, const Tensor& out, const Tensor& in) = 0;
+  virtual void do_broadcast(Stream& stream, const Tensor& values, int root) = 0;
+};
+
+}  // namespace llmc
