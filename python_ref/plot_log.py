@@ -2,7 +2,8 @@
 
     python python_ref/plot_log.py runs/a runs/b/log.jsonl other/main.log --out loss.png
 
-Thin lines are single steps, thick ones their moving average, dots the validation loss.
+Thin lines are single steps, thick ones their moving average over --window steps (at most a tenth of
+the run), dots the validation loss.
 """
 
 import argparse
@@ -19,7 +20,7 @@ def plot_run(axes, run, window, colour):
     steps = sorted(run.train)
     losses = [run.train[step] for step in steps]
     if steps:
-        window = min(window, len(steps))
+        window = max(1, min(window, len(steps) // 10))
         axes.plot(steps, losses, color=colour, alpha=0.3, linewidth=0.7)
         centres = steps[(window - 1) // 2 :][: len(steps) - window + 1]
         label = f"{run.name}: training"
