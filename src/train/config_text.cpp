@@ -160,7 +160,7 @@ std::string page_range(const ConfigOption& option) {
     return list;
   }
   std::string text = std::string(type_name(option));
-  if (const std::string range = range_text(option); !range.empty()) text += ", " + range;
+  if (const std::string range = range_text(option.range); !range.empty()) text += ", " + range;
   return text;
 }
 

@@ -11,11 +11,6 @@
 namespace llmc {
 namespace {
 
-bool same_key(std::string_view key, std::string_view given) {
-  return std::equal(key.begin(), key.end(), given.begin(), given.end(),
-                    [](char a, char b) { return a == (b == '-' ? '_' : b); });
-}
-
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -36,16 +31,6 @@ std::string number_text(double value) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
   return {buffer, end};
-}
-
-void check_range(const ConfigOption& option, double value, std::string_view text) {
-  const ConfigRange& r = option.range;
-  const bool low = r.open_min ? value <= r.min : value < r.min;
-  const bool high = r.open_max ? value >= r.max : value > r.max;
-  if (low || high) {
-    fail(ErrorKind::kConfig, "config", option.key, ": expected a value ", range_text(option),
-         ", got ", text);
-  }
 }
 
 template <class T>
@@ -82,7 +67,7 @@ void set_value(TrainConfig& config, std::int64_t TrainConfig::*member, const Con
   if (!parse_whole(without_digit_groups(text), value)) {
     fail(ErrorKind::kConfig, "config", option.key, ": expected an integer, got '", text, "'");
   }
-  check_range(option, static_cast<double>(value), text);
+  check_range(option.key, option.range, static_cast<double>(value), text);
   config.*member = value;
 }
 
@@ -92,7 +77,7 @@ void set_value(TrainConfig& config, double TrainConfig::*member, const ConfigOpt
   if (!parse_whole(without_digit_groups(text), value) || !std::isfinite(value)) {
     fail(ErrorKind::kConfig, "config", option.key, ": expected a number, got '", text, "'");
   }
-  check_range(option, value, text);
+  check_range(option.key, option.range, value, text);
   config.*member = value;
 }
 
@@ -123,19 +108,28 @@ std::string value_text(const std::string& value) {
 
 }  // namespace
 
-const ConfigOption& find_option(std::string_view key) {
-  std::string_view nearest;
-  std::size_t distance = std::max<std::size_t>(2, key.size() / 3) + 1;
-  std::string underscored(key);
-  std::replace(underscored.begin(), underscored.end(), '-', '_');
-  for (const ConfigOption& option : config_options()) {
-    if (same_key(option.key, key)) return option;
-    const std::size_t d = edit_distance(underscored, option.key);
+std::string nearest_name(std::string_view name, std::span<const std::string> names) {
+  std::string nearest;
+  std::size_t distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : names) {
+    const std::size_t d = edit_distance(name, candidate);
     if (d < distance) {
       distance = d;
-      nearest = option.key;
+      nearest = candidate;
     }
   }
+  return nearest;
+}
+
+const ConfigOption& find_option(std::string_view key) {
+  std::string underscored(key);
+  std::replace(underscored.begin(), underscored.end(), '-', '_');
+  std::vector<std::string> keys;
+  for (const ConfigOption& option : config_options()) {
+    if (option.key == underscored) return option;
+    keys.emplace_back(option.key);
+  }
+  const std::string nearest = nearest_name(underscored, keys);
   const std::string hint = nearest.empty() ? std::string("docs/configuration.md lists them all")
                                            : concat("did you mean ", nearest, "?");
   fail(ErrorKind::kConfig, "config", "expected the name of an option, got '", key, "'; ", hint);
@@ -149,14 +143,6 @@ std::string option_text(const TrainConfig& config, const ConfigOption& option) {
   return std::visit([&](auto member) { return value_text(config.*member); }, option.member);
 }
 
-std::string range_text(const ConfigOption& option) {
-  const ConfigRange& range = option.range;
-  if (range.max == range.min) return {};
-  const std::string min = concat(range.open_min ? "above " : "at least ", number_text(range.min));
-  if (range.max >= ConfigRange::kUnbounded) return min;
-  return concat(min, " and ", range.open_max ? "below " : "at most ", number_text(range.max));
-}
-
 std::string_view type_name(const ConfigOption& option) {
   constexpr std::string_view kNames[] = {"true or false", "integer", "number", "text"};
   return kNames[option.member.index()];
@@ -164,6 +150,23 @@ std::string_view type_name(const ConfigOption& option) {
 
 void apply_settings(TrainConfig& config, std::span<const ConfigSetting> settings) {
   for (const ConfigSetting& setting : settings) set_option(config, *setting.option, setting.text);
+}
+
+std::string range_text(const ConfigRange& range) {
+  if (range.max == range.min) return {};
+  const std::string min = concat(range.open_min ? "above " : "at least ", number_text(range.min));
+  if (range.max >= ConfigRange::kUnbounded) return min;
+  return concat(min, " and ", range.open_max ? "below " : "at most ", number_text(range.max));
+}
+
+void check_range(std::string_view name, const ConfigRange& range, double value,
+                 std::string_view text) {
+  const bool low = range.open_min ? value <= range.min : value < range.min;
+  const bool high = range.open_max ? value >= range.max : value > range.max;
+  if (low || high || std::isnan(value)) {
+    fail(ErrorKind::kConfig, "config", name, ": expected a value ", range_text(range), ", got ",
+         text);
+  }
 }
 
 }  // namespace llmc

@@ -118,8 +118,15 @@ std::string option_text(const TrainConfig& config, const ConfigOption& option);
 /// "integer", "number", "true or false" or "text".
 std::string_view type_name(const ConfigOption& option);
 
-/// "at least 1", "at least 0 and below 1"; empty for options without a range.
-std::string range_text(const ConfigOption& option);
+/// "at least 1", "at least 0 and below 1"; empty for {}, the range of options without one.
+std::string range_text(const ConfigRange& range);
+
+/// Throws a config error that names the option if the value lies outside; text: the value as given.
+void check_range(std::string_view name, const ConfigRange& range, double value,
+                 std::string_view text);
+
+/// The name a typo was probably meant for; empty if none is close.
+std::string nearest_name(std::string_view name, std::span<const std::string> names);
 
 /// One setting somebody gave, checked for type and range.
 struct ConfigSetting {

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+namespace llmc::cli {
+
+/// Exit statuses of every app.
+enum ExitStatus : int {
+  kDone = 0,
+  kFailed = 1,       ///< while running
+  kBadInput = 2,     ///< wrong options or files, found before work began
+  kSignalled = 128,  ///< plus the signal's number
+};
+
+/// The work of an app, once its options and files are known to be usable; returns the exit status.
+using Work = std::function<int()>;
+
+/// The whole of an app: `prepare` reads options and opens files and returns the work, or an empty
+/// function when there is nothing to do. An error ends the app with one line on stderr, and with
+/// kBadInput or kFailed by where it arose.
+int run_app(std::string_view name, const std::function<Work()>& prepare);
+
+}  // namespace llmc::cli

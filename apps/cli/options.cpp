@@ -1,0 +1,163 @@
+#include "cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+
+#include "llmc/core/error.h"
+
+namespace llmc::cli {
+namespace {
+
+template <class T>
+T parse_number(const std::string& name, const std::string& text, const ConfigRange& range,
+               std::string_view type) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) {
+    fail(ErrorKind::kConfig, "options", "--", name, ": expected ", type, ", got '", text, "'");
+  }
+  check_range(concat("--", name), range, static_cast<double>(value), text);
+  return value;
+}
+
+// "--micro_batch=a_b" → "--micro-batch=a_b"; other arguments stay.
+std::string with_hyphens(std::string argument) {
+  if (argument.rfind("--", 0) == 0) {
+    const std::size_t end = std::min(argument.find('='), argument.size());
+    std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  }
+  return argument;
+}
+
+}  // namespace
+
+struct OptionParser::Impl {
+  CLI::App app;
+  std::string program;
+
+  // Registers an option whose values go to `take`.
+  CLI::Option* add(const std::string& name, const std::string& help,
+                   std::function<void(const std::vector<std::string>&)> take) {
+    CLI::Option* option = app.add_option(
+        "--" + name,
+        [take](const std::vector<std::string>& values) {
+          take(values);
+          return true;
+        },
+        help);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    return option;
+  }
+
+  CLI::Option* add_single(const std::string& name, const std::string& help, std::string type,
+                          std::function<void(const std::string&)> take) {
+    CLI::Option* option = add(name, help, [name, take](const std::vector<std::string>& values) {
+      if (values.size() > 1) fail(ErrorKind::kConfig, "options", "--", name, ": given twice");
+      take(values.empty() ? std::string() : values[0]);
+    });
+    option->type_name(std::move(type))->expected(1)->allow_extra_args(false);
+    return option;
+  }
+
+  void refuse(const std::string& argument) const {
+    if (argument.rfind("--", 0) != 0) {
+      fail(ErrorKind::kConfig, "options", "expected an option, got '", argument, "'; see ", program,
+           " --help");
+    }
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) {
+      names.push_back(option->get_lnames().front());
+    }
+    const std::string given = argument.substr(2, argument.find('=') - 2);
+    const std::string nearest = nearest_name(given, names);
+    fail(ErrorKind::kConfig, "options", "expected the name of an option, got '--", given, "'; ",
+         nearest.empty() ? concat("see ", program, " --help")
+                         : concat("did you mean --", nearest, "?"));
+  }
+};
+
+OptionParser::OptionParser(std::string program, std::string description)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->program = std::move(program);
+  impl_->app.description(std::move(description));
+  impl_->app.name(impl_->program);
+  impl_->app.allow_extras();
+  impl_->app.set_version_flag("--version", concat("llmc ", LLMC_VERSION));
+}
+
+OptionParser::~OptionParser() = default;
+
+void OptionParser::add(std::string name, std::string& value, std::string help) {
+  impl_->add_single(name, help, "TEXT", [&value](const std::string& text) { value = text; });
+}
+
+void OptionParser::add(std::string name, std::int64_t& value, std::string help, ConfigRange range) {
+  impl_->add_single(name, help, "INTEGER", [&value, name, range](const std::string& text) {
+    value = parse_number<std::int64_t>(name, text, range, "an integer");
+  });
+}
+
+void OptionParser::add(std::string name, double& value, std::string help, ConfigRange range) {
+  impl_->add_single(name, help, "NUMBER", [&value, name, range](const std::string& text) {
+    value = parse_number<double>(name, text, range, "a number");
+  });
+}
+
+void OptionParser::add_flag(std::string name, bool& value, std::string help) {
+  impl_->app.add_flag("--" + name, value, help);
+}
+
+void OptionParser::add_list(std::string name, std::vector<std::string>& values, std::string help) {
+  impl_->add(name, help, [&values](const std::vector<std::string>& given) { values = given; })
+      ->type_name("TEXT")
+      ->expected(1, 1 << 20);
+}
+
+void OptionParser::add_config_options(std::vector<ConfigSetting>& settings) {
+  const TrainConfig defaults;
+  for (const ConfigOption& option : config_options()) {
+    std::string name(option.key);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const bool is_bool = std::holds_alternative<bool TrainConfig::*>(option.member);
+    const std::string origin = "--" + name;
+    CLI::Option* added =
+        impl_->add_single(name, std::string(option.help), std::string(type_name(option)),
+                          [&settings, &option, origin, is_bool](const std::string& text) {
+                            const std::string value = is_bool && text.empty() ? "true" : text;
+                            TrainConfig scratch;
+                            set_option(scratch, option, value);
+                            settings.push_back({&option, value, origin});
+                          });
+    added->group(std::string(option.group));
+    const std::string standard = option_text(defaults, option);
+    if (!standard.empty()) added->default_str(standard);
+    if (is_bool) added->expected(0, 1);
+  }
+}
+
+void OptionParser::require(std::string_view name) {
+  impl_->app.get_option(concat("--", name))->required();
+}
+
+bool OptionParser::parse(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;  // last one first, as CLI11 takes them
+  for (int i = argc - 1; i > 0; --i) arguments.push_back(with_hyphens(argv[i]));
+  try {
+    impl_->app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    std::cout << impl_->app.help();
+    return false;
+  } catch (const CLI::CallForVersion& version) {
+    std::cout << version.what() << '\n';
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail(ErrorKind::kConfig, "options", error.what(), "; see ", impl_->program, " --help");
+  }
+  for (const std::string& extra : impl_->app.remaining()) impl_->refuse(extra);
+  return true;
+}
+
+}  // namespace llmc::cli

@@ -1,0 +1,34 @@
+#include "cli/signals.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+
+namespace llmc::cli {
+namespace {
+
+std::atomic<int> noted_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+extern "C" void note_signal(int number) {
+  if (noted_signal.exchange(number) != 0) _exit(128 + number);
+  // Only what a signal handler may call.
+  const char message[] = "\nfinishing the step; a second signal quits at once\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, message, sizeof message - 1);
+}
+
+}  // namespace
+
+const std::atomic<int>& watch_signals() {
+  struct sigaction action;
+  std::memset(&action, 0, sizeof action);
+  action.sa_handler = note_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  return noted_signal;
+}
+
+}  // namespace llmc::cli
