@@ -102,7 +102,8 @@ Stream::Impl::Impl(const Device& d)
     : device(d),
       threads(d.threads()),
       isa(d.impl().isa),
-      workspace(d, static_cast<std::size_t>(d.threads()) * cpu::kThreadWorkspaceBytes) {}
+      workspace(d, static_cast<std::size_t>(d.threads()) * cpu::kThreadWorkspaceBytes),
+      shared_workspace(d, cpu::kSharedWorkspaceBytes) {}
 
 Stream::Stream(const Device& device) : impl_(std::make_unique<Impl>(device)) {}
 Stream::~Stream() = default;
@@ -114,7 +115,7 @@ const Device& Stream::device() const {
 }
 void Stream::synchronize() {}  // CPU ops are done when they return.
 std::size_t Stream::workspace_bytes() const {
-  return impl_->workspace.bytes();
+  return impl_->workspace.bytes() + impl_->shared_workspace.bytes();
 }
 
 Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {

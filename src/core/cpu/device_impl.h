@@ -12,6 +12,8 @@ namespace cpu {
 
 /// Workspace of each thread of a Stream, for packed panels and attention blocks.
 inline constexpr std::size_t kThreadWorkspaceBytes = std::size_t{4} << 20;
+/// Workspace of a Stream that all its threads share, for packed panels.
+inline constexpr std::size_t kSharedWorkspaceBytes = std::size_t{8} << 20;
 
 }  // namespace cpu
 
@@ -27,6 +29,8 @@ struct Stream::Impl {
   int threads;
   cpu::Isa isa;
   Buffer workspace;
+  /// kSharedWorkspaceBytes that the team shares within one op.
+  Buffer shared_workspace;
 
   /// kThreadWorkspaceBytes of memory that only the given thread of the team uses, and only within
   /// one op.

@@ -1,0 +1,273 @@
+#include "ops/cpu/kernels/gemm_kernels.h"
+
+#include "ops/cpu/kernels/gelu.h"
+#include "ops/cpu/kernels/gemm_pack.h"
+#include "ops/cpu/kernels/simd.h"
+
+namespace llmc::cpu::LLMC_ISA {
+namespace {
+
+// The register tile: kTileRows rows of kTileVectors vectors are accumulated at once. With 32
+// registers 8 × 3 vectors, with 16 registers 4 × 3, leaving 3 for the vectors of b and one for the
+// broadcast value of a.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kTileRows = 8;
+constexpr int kTileVectors = 3;
+#else
+constexpr int kTileRows = 4;
+constexpr int kTileVectors = 3;
+#endif
+constexpr int kTileCols = kTileVectors * kWidth;
+
+/// Loads n ≤ kWidth values from index i of an f32 or bf16 array.
+inline VecF load_as(const void* data, DType type, std::int64_t i, std::int64_t n) {
+  if (type == DType::kF32) {
+    const auto* p = static_cast<const float*>(data) + i;
+    return n == kWidth ? load(p) : load_partial(p, n);
+  }
+  const auto* p = static_cast<const bf16*>(data) + i;
+  return n == kWidth ? load(p) : load_partial(p, n);
+}
+inline void store_as(void* data, DType type, std::int64_t i, VecF v, std::int64_t n) {
+  if (type == DType::kF32) {
+    auto* p = static_cast<float*>(data) + i;
+    n == kWidth ? store(p, v) : store_partial(p, v, n);
+  } else {
+    auto* p = static_cast<bf16*>(data) + i;
+    n == kWidth ? store(p, v) : store_partial(p, v, n);
+  }
+}
+/// What a store and a load of v give.
+inline VecF as_stored(VecF v, DType type) {
+  if (type == DType::kF32) return v;
+  bf16 rounded[kWidth];
+  store(rounded, v);
+  return load(rounded);
+}
+
+/// Applies bias and epilogue to n finished sums at index i of c and stores them.
+inline void finish(const GemmOutput& out, std::int64_t i, std::int64_t col, VecF v,
+                   std::int64_t n) {
+  if (out.bias != nullptr) v += load_as(out.bias, out.bias_type, col, n);
+  switch (out.epilogue) {
+    case GemmEpilogue::kNone:
+      break;
+    case GemmEpilogue::kGelu:
+      if (out.pre != nullptr) store_as(out.pre, out.pre_type, i, v, n);
+      v = gelu(as_stored(v, out.pre_type));
+      break;
+    case GemmEpilogue::kGeluGradient:
+      v = v * gelu_gradient(load_as(out.pre, out.pre_type, i, n));
+      break;
+  }
+  store_as(out.c, out.c_type, i, v, n);
+}
+
+/// Sums of one tile, on their way from the accumulators to the output.
+struct Tile {
+  alignas(64) float sums[kTileRows][kTileCols];
+};
+
+/// Adds a tile's sums to what went before and stores them, for any block and any output.
+void store_tile(const Tile& tile, const GemmBlock& block, const GemmOutput& out, std::int64_t row,
+                std::int64_t rows) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    float* partial = block.partial + (row + i) * block.partial_ld;
+    const std::int64_t c_row = (block.row + row + i) * out.ld + block.col;
+    for (std::int64_t j = 0; j < block.cols; j += kWidth) {
+      const std::int64_t n = block.cols - j < kWidth ? block.cols - j : kWidth;
+      VecF v = load(&tile.sums[i][j]) * out.alpha;
+      if (!block.first) {
+        v += load_as(partial, DType::kF32, j, n);
+      } else if (out.beta != 0.0f) {
+        v += out.beta * load_as(out.c, out.c_type, c_row + j, n);
+      }
+      if (block.last) {
+        finish(out, c_row + j, block.col + j, v, n);
+      } else {
+        store_as(partial, DType::kF32, j, v, n);
+      }
+    }
+  }
+}
+
+/// The inner loop: R rows of a panel of a times a strip of b, one rank-1 update per depth. Its sums
+/// go to `tile`.
+template <int R>
+void multiply_tile(Tile& tile, const float* a, const float* b, std::int64_t b_stride,
+                   std::int64_t depth) {
+  VecF sums[R][kTileVectors] = {};
+  for (std::int64_t d = 0; d < depth; ++d) {
+    VecF row[kTileVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kTileVectors; ++j) row[j] = load(b + j * kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      const VecF value = splat(a[i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kTileVectors; ++j) sums[i][j] += value * row[j];
+    }
+    a += kTileRows;
+    b += b_stride;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kTileVectors; ++j) store(&tile.sums[i][j * kWidth], sums[i][j]);
+  }
+}
+
+/// multiply_tile for the `rows` < kTileRows of a last panel.
+template <int R = kTileRows - 1>
+void multiply_edge(Tile& tile, std::int64_t rows, const float* a, const float* b,
+                   std::int64_t b_stride, std::int64_t depth) {
+  if (rows == R) {
+    multiply_tile<R>(tile, a, b, b_stride, depth);
+  } else if constexpr (R > 1) {
+    multiply_edge<R - 1>(tile, rows, a, b, b_stride, depth);
+  }
+}
+
+void multiply(const GemmBlock& block, const GemmOutput& out) {
+  Tile tile;
+  const float* a = block.a;
+  for (std::int64_t row = 0; row < block.rows; row += kTileRows) {
+    const std::int64_t rows = block.rows - row < kTileRows ? block.rows - row : kTileRows;
+    if (rows == kTileRows) {
+      multiply_tile<kTileRows>(tile, a, block.b, block.b_stride, block.depth);
+    } else {
+      multiply_edge(tile, rows, a, block.b, block.b_stride, block.depth);
+    }
+    store_tile(tile, block, out, row, rows);
+    a += kTileRows * block.depth;
+  }
+}
+
+template <int P>
+void pack(float* dst, const GemmOperand& x, std::int64_t w0, std::int64_t width, std::int64_t d0,
+          std::int64_t depth) {
+  const std::int64_t start = x.depth_contiguous ? w0 * x.ld + d0 : d0 * x.ld + w0;
+  if (x.dtype == DType::kF32) {
+    pack_panel<P>(dst, static_cast<const float*>(x.data) + start, x.ld, x.depth_contiguous, width,
+                  depth);
+  } else {
+    pack_panel<P>(dst, static_cast<const bf16*>(x.data) + start, x.ld, x.depth_contiguous, width,
+                  depth);
+  }
+}
+
+constexpr int kDots = 4;  ///< columns whose dot products run side by side
+
+/// sums[i·kTileCols + j] = dot product of row i of a and row j of b, i < R, j < N.
+template <int R, int N, class Ta, class Tb>
+void dots(float* sums, const Ta* a, std::int64_t a_ld, const Tb* b, std::int64_t b_ld,
+          std::int64_t depth) {
+  VecF v[R][N] = {};
+  std::int64_t d = 0;
+  const auto step = [&](auto&& load_a, auto&& load_b) __attribute__((always_inline)) {
+    VecF column[N];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) column[j] = load_b(b + j * b_ld + d);
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      const VecF row = load_a(a + i * a_ld + d);
+#pragma GCC unroll 4
+      for (int j = 0; j < N; ++j) v[i][j] += row * column[j];
+    }
+  };
+  const auto whole = [](auto* p) __attribute__((always_inline)) {
+    return load(p);
+  };
+  for (; d + kWidth <= depth; d += kWidth) step(whole, whole);
+  if (d < depth) {
+    const auto part = [&](auto* p) __attribute__((always_inline)) {
+      return load_partial(p, depth - d);
+    };
+    step(part, part);
+  }
+  for (int i = 0; i < R; ++i) {
+    for (int j = 0; j < N; ++j) sums[i * kTileCols + j] = sum(v[i][j]);
+  }
+}
+
+/// `dots` for up to kDots rows of a.
+template <int N, class Ta, class Tb>
+void dots_of_rows(std::int64_t rows, float* sums, const Ta* a, std::int64_t a_ld, const Tb* b,
+                  std::int64_t b_ld, std::int64_t depth) {
+  switch (rows) {
+    case 1:
+      return dots<1, N>(sums, a, a_ld, b, b_ld, depth);
+    case 2:
+      return dots<2, N>(sums, a, a_ld, b, b_ld, depth);
+    case 3:
+      return dots<3, N>(sums, a, a_ld, b, b_ld, depth);
+    default:
+      return dots<4, N>(sums, a, a_ld, b, b_ld, depth);
+  }
+}
+
+template <class Ta, class Tb>
+void few_rows(const GemmOperand& a, const GemmOperand& b, std::int64_t rows, std::int64_t col,
+              std::int64_t cols, std::int64_t depth, const GemmOutput& out) {
+  static_assert(kDots <= kTileRows);
+  Tile tile;
+  const auto* a_data = static_cast<const Ta*>(a.data);
+  const auto* b_data = static_cast<const Tb*>(b.data);
+  const std::int64_t end = col + cols;
+  for (std::int64_t c = col; c < end; c += kTileCols) {
+    const std::int64_t width = end - c < kTileCols ? end - c : kTileCols;
+    for (std::int64_t r = 0; r < rows; r += kDots) {
+      const std::int64_t height = rows - r < kDots ? rows - r : kDots;
+      const Ta* a_rows = a_data + r * a.ld;
+      std::int64_t j = 0;
+      for (; j + kDots <= width; j += kDots) {
+        dots_of_rows<kDots>(height, &tile.sums[0][j], a_rows, a.ld, b_data + (c + j) * b.ld, b.ld,
+                            depth);
+      }
+      for (; j < width; ++j) {
+        dots_of_rows<1>(height, &tile.sums[0][j], a_rows, a.ld, b_data + (c + j) * b.ld, b.ld,
+                        depth);
+      }
+      const GemmBlock block = {nullptr, nullptr, 0,       depth, r,    height,
+                               c,       width,   nullptr, 0,     true, true};
+      store_tile(tile, block, out, 0, height);
+    }
+  }
+}
+
+void multiply_few_rows(const GemmOperand& a, const GemmOperand& b, std::int64_t rows,
+                       std::int64_t col, std::int64_t cols, std::int64_t depth,
+                       const GemmOutput& out) {
+  if (a.dtype == DType::kF32) {
+    b.dtype == DType::kF32 ? few_rows<float, float>(a, b, rows, col, cols, depth, out)
+                           : few_rows<float, bf16>(a, b, rows, col, cols, depth, out);
+  } else {
+    b.dtype == DType::kF32 ? few_rows<bf16, float>(a, b, rows, col, cols, depth, out)
+                           : few_rows<bf16, bf16>(a, b, rows, col, cols, depth, out);
+  }
+}
+
+/// Rows are added in groups of kSumRows whose sums are then added, to keep rounding small.
+void column_sums(void* sums, DType sums_type, const void* x, DType x_type, std::int64_t ld,
+                 std::int64_t rows, std::int64_t cols, bool accumulate) {
+  constexpr std::int64_t kSumRows = 64;
+  for (std::int64_t j = 0; j < cols; j += kWidth) {
+    const std::int64_t n = cols - j < kWidth ? cols - j : kWidth;
+    VecF total = accumulate ? load_as(sums, sums_type, j, n) : VecF{};
+    for (std::int64_t i0 = 0; i0 < rows; i0 += kSumRows) {
+      const std::int64_t end = rows - i0 < kSumRows ? rows : i0 + kSumRows;
+      VecF group = {};
+      for (std::int64_t i = i0; i < end; ++i) group += load_as(x, x_type, i * ld + j, n);
+      total += group;
+    }
+    store_as(sums, sums_type, j, total, n);
+  }
+}
+
+}  // namespace
+
+extern const GemmKernels kGemmKernels;
+const GemmKernels kGemmKernels = {kTileRows, kTileCols,         pack<kTileRows>, pack<kTileCols>,
+                                  multiply,  multiply_few_rows, column_sums};
+
+}  // namespace llmc::cpu::LLMC_ISA
