@@ -17,7 +17,8 @@ struct AttentionSizes {
 };
 
 /// Projections and causal attention between them: out = proj(attention(qkv(in))). Keeps qkv, the
-/// attention's output and its softmax denominators.
+/// attention's output and its softmax denominators; with Recompute::kBlock none of them, and
+/// whoever owns the layer calls `recompute` before `backward`.
 class CausalSelfAttention {
  public:
   /// Declares `<name>.qkv` ((NH + 2·NKV)·HS, C) and `<name>.proj` (C, NH·HS) as linear layers.

@@ -43,8 +43,10 @@ class Block {
   Residual decode(const LayerContext& context, const Residual& in, const KvCacheLayer& cache) const;
 
  private:
-  Tensor normed_input(const LayerContext& context, const Residual& in, const Tensor& x) const;
-  Residual finish(const LayerContext& context, const Tensor& x) const;
+  Tensor like(const LayerContext& context, ActivationSet::Id id, const Tensor& x) const;
+  Tensor begin(const LayerContext& context, const Residual& in) const;
+  Residual finish(const LayerContext& context, const Tensor& x1) const;
+  void recompute(const LayerContext& context, const Tensor& x1) const;
   Recompute recompute_;
   std::int64_t channels_;
   LayerNorm ln1_;

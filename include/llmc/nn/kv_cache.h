@@ -26,7 +26,8 @@ class KvCache {
   void truncate(std::int64_t position);
   /// Counts tokens as held, after every layer has added them.
   void advance(std::int64_t tokens);
-  KvCacheLayer layer(std::int64_t layer) const;
+  /// Throws an input error for a layer the model does not have.
+  KvCacheLayer layer(std::size_t layer) const;
   std::size_t bytes() const { return arena_.bytes(); }
 
  private:

@@ -8,7 +8,8 @@
 
 namespace llmc {
 
-/// out = proj(gelu(fc(in))). Keeps the input of GELU and, unless it is recomputed, its output.
+/// out = proj(gelu(fc(in))). Keeps the input of GELU and, unless it is recomputed, its output; with
+/// Recompute::kBlock neither, and whoever owns the layer calls `recompute` before `backward`.
 class Mlp {
  public:
   /// Declares `<name>.fc` (F, C) and `<name>.proj` (C, F) as linear layers.
@@ -24,9 +25,10 @@ class Mlp {
   void recompute(const LayerContext& context, const Tensor& in) const;
 
  private:
+  Tensor wide(const LayerContext& context, ActivationSet::Id id, const Tensor& in) const;
   Linear fc_;
   Linear proj_;
-  bool keeps_gelu_;
+  bool recompute_gelu_;
   ActivationSet::Id pre_ = ActivationSet::kNone;
   ActivationSet::Id gelu_;
   ActivationSet::Id dpre_ = ActivationSet::kNone;

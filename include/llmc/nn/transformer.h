@@ -96,7 +96,7 @@ class Transformer {
   /// A cache for decoding `batch` rows with this model.
   KvCache make_cache(std::int64_t batch, std::int64_t max_positions = 0) const;
   /// Adds T tokens to each row of the cache, one or a whole prompt, and gives the logits of the
-  /// last: (B, V) host memory. tokens: (B, T). B is the cache's, at most micro_batch · seq_len.
+  /// last: (B, V) host memory. tokens: (B, T). B is the cache's, at most micro_batch.
   /// Throws an input error if the cache is too short.
   void decode(std::span<float> logits, KvCache& cache, std::span<const std::int32_t> tokens);
 
@@ -107,11 +107,11 @@ class Transformer {
   /// Its content; waits for the queued work.
   StepBlock read_step_block();
 
-  // Hooks are called with a bucket's number, from forward, backward, evaluate and logits; buckets
+  // Hooks are called with a bucket's number, in the calling thread; buckets
   // are 0 (embeddings), 1 to L (blocks), L + 1 (final norm). An empty function removes one.
 
-  /// Before every stretch of reads of a bucket's parameters: forward 0, 1 … L, L + 1, 0 (head),
-  /// backward L + 1, L … 1.
+  /// Before every stretch of reads of a bucket's parameters: 0, 1 … L, L + 1, 0 (head) in forward,
+  /// evaluate, logits and decode; L + 1, L … 1 in backward.
   void on_bucket_needed(std::function<void(std::size_t bucket)> hook);
   /// When a bucket's gradients are final: in the last micro-step's backward, L + 1, L … 0.
   void on_bucket_ready(std::function<void(std::size_t bucket)> hook);

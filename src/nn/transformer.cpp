@@ -1,0 +1,465 @@
+#include "llmc/nn/transformer.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "llmc/core/error.h"
+#include "llmc/nn/block.h"
+#include "llmc/nn/embedding.h"
+#include "llmc/nn/head.h"
+#include "llmc/nn/norm.h"
+
+namespace llmc {
+namespace {
+
+constexpr float kEmbeddingStddev = 0.02f;
+
+ModelConfig checked(const ModelConfig& config) {
+  config.validate();
+  return config;
+}
+
+TransformerOptions checked(TransformerOptions options, const ModelConfig& config) {
+  if (options.seq_len == 0) options.seq_len = config.block_size;
+  if (options.micro_batch < 1) {
+    fail(ErrorKind::kConfig, "model", "micro_batch: expected 1 or more, got ", options.micro_batch);
+  }
+  if (options.seq_len < 1 || options.seq_len > config.block_size) {
+    fail(ErrorKind::kConfig, "model", "seq_len: expected 1 to the block_size of ",
+         config.block_size, ", got ", options.seq_len);
+  }
+  return options;
+}
+
+struct Sizes {
+  std::int64_t batch = 0;   // B
+  std::int64_t tokens = 0;  // T
+  std::int64_t rows() const { return batch * tokens; }
+};
+
+}  // namespace
+
+struct Transformer::Impl {
+  Impl(const Device& opened, const ModelConfig& model, const TransformerOptions& wanted);
+
+  // Checks of what enters.
+  void check_allocated() const;
+  Sizes sizes(std::int64_t batch, std::int64_t seq_len) const;
+  void check_ids(std::string_view what, std::span<const std::int32_t> ids, const Sizes& s,
+                 std::int32_t lowest) const;
+  void check_room(std::string_view what, std::size_t got, std::int64_t expected) const;
+  void begin_inference();
+
+  LayerContext context(bool accumulate = false) {
+    return {stream, parameters, activations, accumulate};
+  }
+  Tensor get(ActivationSet::Id id, const Sizes& s) const {
+    return activations.get(id, {s.batch, s.tokens});
+  }
+  Tensor channels(ActivationSet::Id id, const Sizes& s) const {
+    return activations.get(id, {s.batch, s.tokens, config.n_embd});
+  }
+  Tensor rows_of(ActivationSet::Id id, const Sizes& s) const {
+    return activations.get(id, {s.rows(), config.n_embd});
+  }
+  StepBlock* block(ActivationSet::Id id) const {
+    return static_cast<StepBlock*>(activations.get(id).raw());
+  }
+  void needed(std::size_t bucket) const {
+    if (bucket_needed) bucket_needed(bucket);
+  }
+  void ready(std::size_t bucket, bool final) const {
+    if (final && bucket_ready) bucket_ready(bucket);
+  }
+
+  void run_layers(const Sizes& s, KvCache* cache = nullptr);
+  void logits_to_host(std::span<float> out, const Tensor& hidden);
+
+  ModelConfig config;
+  TransformerOptions options;
+  Device device;
+  Stream stream;
+  ParameterSet parameters;
+  ActivationSet activations;
+  Arena arena;
+
+  std::optional<Embedding> embedding;
+  std::vector<Block> blocks;
+  std::optional<LayerNorm> final_norm;
+  std::optional<LmHead> head;
+
+  ActivationSet::Id tokens, targets, losses;           // (B, T)
+  ActivationSet::Id final_x, hidden;                   // (B, T, C); hidden becomes its gradient
+  ActivationSet::Id last_hidden;                       // (B, C)
+  ActivationSet::Id dresidual = ActivationSet::kNone;  // (B, T, C)
+  ActivationSet::Id step_block, eval_block;
+  std::vector<bf16> host_row;  // of logits
+
+  Sizes last;                    // of the last forward or evaluate
+  bool awaits_backward = false;  // forward has run, backward has not
+  int micro_steps = 0;           // of the running step; 0: none was begun
+  int micro_step = 0;            // finished ones
+  double nominal_tokens = 0;
+  std::function<void(std::size_t)> bucket_needed;
+  std::function<void(std::size_t)> bucket_ready;
+};
+
+Transformer::Impl::Impl(const Device& opened, const ModelConfig& model,
+                        const TransformerOptions& wanted)
+    : config(checked(model)),
+      options(checked(wanted, config)),
+      device(opened),
+      stream(device),
+      parameters(options.dtype, options.training, options.ranks) {
+  LayerPlan plan{.parameters = parameters,
+                 .activations = activations,
+                 .stream = stream,
+                 .batch = options.micro_batch,
+                 .tokens = options.seq_len,
+                 .training = options.training,
+                 .recompute = options.recompute};
+  parameters.begin_bucket("embeddings");
+  embedding.emplace(plan, "", config.vocab_size, config.padded_vocab_size(), config.block_size,
+                    config.n_embd, kEmbeddingStddev);
+  blocks.reserve(static_cast<std::size_t>(config.n_layer));
+  for (std::int64_t i = 0; i < config.n_layer; ++i) {
+    const std::string name = concat("blocks.", i);
+    parameters.begin_bucket(name, i);
+    blocks.emplace_back(plan, name, config);
+  }
+  parameters.begin_bucket("final_norm");
+  final_norm.emplace(plan, "ln_f", config.n_embd, config.norm_eps);
+  head.emplace(plan, embedding->weight(), config.vocab_size, options.head_chunk_bytes);
+
+  const Shape ids{options.micro_batch, options.seq_len};
+  const Shape stream_shape{options.micro_batch, options.seq_len, config.n_embd};
+  tokens = activations.keep("tokens", DType::kI32, ids);
+  targets = activations.keep("targets", DType::kI32, ids);
+  losses = activations.keep("losses", DType::kF32, ids);
+  final_x = activations.keep("final_residual", plan.dtype(), stream_shape);
+  hidden = activations.keep("hidden", plan.dtype(), stream_shape);
+  last_hidden = activations.keep("last_hidden", plan.dtype(), {options.micro_batch, config.n_embd});
+  if (plan.training) dresidual = activations.share("dresidual", plan.dtype(), stream_shape);
+  step_block = activations.keep("step.train", DType::kU8, {sizeof(StepBlock)});
+  eval_block = activations.keep("step.eval", DType::kU8, {sizeof(StepBlock)});
+
+  parameters.plan(arena);
+  activations.plan(arena);
+}
+
+void Transformer::Impl::check_allocated() const {
+  if (!arena.allocated()) {
+    fail(ErrorKind::kMemory, "model", "expected allocated memory, got a plan only; call allocate");
+  }
+}
+
+Sizes Transformer::Impl::sizes(std::int64_t batch, std::int64_t seq_len) const {
+  check_allocated();
+  const Sizes s{batch == 0 ? options.micro_batch : batch, seq_len == 0 ? options.seq_len : seq_len};
+  if (s.batch < 1 || s.batch > options.micro_batch) {
+    fail(ErrorKind::kInput, "model", "B: expected 1 to the micro_batch of ", options.micro_batch,
+         ", got ", s.batch);
+  }
+  if (s.tokens < 1 || s.tokens > options.seq_len) {
+    fail(ErrorKind::kInput, "model", "T: expected 1 to the seq_len of ", options.seq_len, ", got ",
+         s.tokens);
+  }
+  return s;
+}
+
+void Transformer::Impl::check_room(std::string_view what, std::size_t got,
+                                   std::int64_t expected) const {
+  if (got == static_cast<std::size_t>(expected)) return;
+  fail(ErrorKind::kInput, "model", what, ": expected ", expected, " values, got ", got);
+}
+
+void Transformer::Impl::check_ids(std::string_view what, std::span<const std::int32_t> ids,
+                                  const Sizes& s, std::int32_t lowest) const {
+  check_room(what, ids.size(), s.rows());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= lowest && ids[i] < config.vocab_size) continue;
+    const auto place = static_cast<std::int64_t>(i);
+    fail(ErrorKind::kInput, "model", what, ": expected ids from ", lowest, " to ",
+         config.vocab_size - 1, ", got ", ids[i], " in row ", place / s.tokens, ", position ",
+         place % s.tokens);
+  }
+}
+
+/// What follows overwrites the activations that backward would read.
+void Transformer::Impl::begin_inference() {
+  if (awaits_backward && micro_steps > 0) {
+    fail(ErrorKind::kInput, "model",
+         "expected backward after the forward of a step that was begun, got another call");
+  }
+  awaits_backward = false;
+}
+
+/// From tokens to hidden; with a cache, behind the tokens it holds, and adds to it.
+void Transformer::Impl::run_layers(const Sizes& s, KvCache* cache) {
+  const LayerContext ctx = context();
+  needed(0);
+  Residual residual{blocks[0].input(ctx, s.batch, s.tokens), {}};
+  embedding->forward(ctx, residual.x, get(tokens, s), cache ? cache->position() : 0);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    needed(i + 1);
+    residual =
+        cache ? blocks[i].decode(ctx, residual, cache->layer(i)) : blocks[i].forward(ctx, residual);
+  }
+  needed(blocks.size() + 1);
+  final_norm->forward_residual(ctx, channels(final_x, s), channels(hidden, s), residual.x,
+                               residual.pending);
+  needed(0);
+  if (cache) cache->advance(s.tokens);
+}
+
+/// The first V logits of every row. out: (R, V); in: (R, C).
+void Transformer::Impl::logits_to_host(std::span<float> out, const Tensor& in) {
+  const LayerContext ctx = context();
+  const std::int64_t V = config.vocab_size;
+  const std::int64_t rows = in.dim(0);
+  float* to = out.data();
+  for (std::int64_t begin = 0; begin < rows; begin += head->chunk_rows()) {
+    const std::int64_t end = std::min(rows, begin + head->chunk_rows());
+    const Tensor chunk = head->chunk_logits(ctx, end - begin);
+    head->logits(ctx, chunk, in.rows(begin, end));
+    for (std::int64_t r = 0; r < end - begin; ++r, to += V) {
+      const Tensor row = chunk.flat(r * chunk.dim(1), V);
+      if (row.dtype() == DType::kF32) {
+        copy_to_host(stream, to, row);
+      } else {
+        copy_to_host(stream, host_row.data(), row);
+        std::transform(host_row.begin(), host_row.end(), to, to_f32);
+      }
+    }
+  }
+}
+
+Transformer::Transformer(const Device& device, const ModelConfig& config,
+                         const TransformerOptions& options)
+    : impl_(std::make_unique<Impl>(device, config, options)) {}
+Transformer::~Transformer() = default;
+Transformer::Transformer(Transformer&&) noexcept = default;
+Transformer& Transformer::operator=(Transformer&&) noexcept = default;
+
+const ModelConfig& Transformer::config() const {
+  return impl_->config;
+}
+const TransformerOptions& Transformer::options() const {
+  return impl_->options;
+}
+const ParameterSet& Transformer::parameters() const {
+  return impl_->parameters;
+}
+const Arena& Transformer::arena() const {
+  return impl_->arena;
+}
+Stream& Transformer::stream() {
+  return impl_->stream;
+}
+
+std::string Transformer::report() const {
+  const ModelConfig& c = impl_->config;
+  const TransformerOptions& o = impl_->options;
+  return concat("layers ", c.n_layer, ", heads ", c.n_head, ", channels ", c.n_embd,
+                ", vocabulary ", c.vocab_size, " (", c.padded_vocab_size(), " padded), positions ",
+                c.block_size, "\nparameters ", c.num_parameters(), ", FLOPs per token ",
+                static_cast<std::int64_t>(c.flops_per_token(o.seq_len)), "\nB ", o.micro_batch,
+                ", T ", o.seq_len, ", ", llmc::name_of(o.dtype), ", recompute ",
+                name_of(o.recompute), "\n", impl_->arena.report());
+}
+
+void Transformer::allocate() {
+  Impl& m = *impl_;
+  m.arena.allocate(m.device);
+  m.parameters.bind(m.arena);
+  m.activations.bind(m.arena);
+  if (m.options.dtype == DType::kBF16) {
+    m.host_row.resize(static_cast<std::size_t>(m.config.vocab_size));
+  }
+  const StepBlock empty{};
+  copy_from_host(m.stream, m.activations.get(m.step_block), &empty);
+}
+
+void Transformer::init(std::uint32_t seed) {
+  impl_->check_allocated();
+  initialise(impl_->stream, impl_->parameters, seed);
+}
+
+void Transformer::begin_step(const StepInputs& inputs, int micro_steps) {
+  Impl& m = *impl_;
+  m.check_allocated();
+  if (micro_steps < 1) {
+    fail(ErrorKind::kInput, "model", "micro_steps: expected 1 or more, got ", micro_steps);
+  }
+  if (!(inputs.nominal_tokens > 0)) {
+    fail(ErrorKind::kInput, "model", "nominal_tokens: expected a positive number, got ",
+         inputs.nominal_tokens);
+  }
+  llmc::begin_step(m.stream, step_block(), inputs);
+  m.micro_steps = micro_steps;
+  m.micro_step = 0;
+  m.nominal_tokens = inputs.nominal_tokens;
+  m.awaits_backward = false;
+}
+
+void Transformer::forward(std::span<const std::int32_t> tokens,
+                          std::span<const std::int32_t> targets, std::int64_t batch,
+                          std::int64_t seq_len) {
+  Impl& m = *impl_;
+  if (!m.options.training) {
+    fail(ErrorKind::kConfig, "model", "forward: expected a model planned for training, got one ",
+         "that is not; use evaluate, logits or decode");
+  }
+  const Sizes s = m.sizes(batch, seq_len);
+  m.check_ids("tokens", tokens, s, 0);
+  m.check_ids("targets", targets, s, -1);
+  m.begin_inference();
+  if (m.micro_steps > 0 && m.micro_step == m.micro_steps) {
+    fail(ErrorKind::kInput, "model", "forward: expected ", m.micro_steps,
+         " micro-steps as begin_step said, got another; call begin_step");
+  }
+  copy_from_host(m.stream, m.get(m.tokens, s), tokens.data());
+  copy_from_host(m.stream, m.get(m.targets, s), targets.data());
+  m.run_layers(s);
+  const double nominal = m.micro_steps > 0 ? m.nominal_tokens : static_cast<double>(s.rows());
+  const Shape rows{s.rows()};
+  const Tensor hidden = m.rows_of(m.hidden, s);
+  m.head->forward_backward(m.context(m.micro_step > 0), m.activations.get(m.losses, rows), hidden,
+                           hidden, m.activations.get(m.targets, rows),
+                           static_cast<float>(1.0 / nominal), step_block());
+  m.last = s;
+  m.awaits_backward = true;
+}
+
+void Transformer::backward() {
+  Impl& m = *impl_;
+  if (!m.awaits_backward) {
+    fail(ErrorKind::kInput, "model", "backward: expected a call of forward just before, got none");
+  }
+  const Sizes s = m.last;
+  const bool final = m.micro_step + 1 >= m.micro_steps;
+  const LayerContext ctx = m.context(m.micro_step > 0);
+  const Tensor dresidual = m.channels(m.dresidual, s);
+  m.needed(m.blocks.size() + 1);
+  m.final_norm->backward(ctx, dresidual, m.channels(m.hidden, s), m.channels(m.final_x, s), false);
+  m.ready(m.blocks.size() + 1, final);
+  for (std::size_t i = m.blocks.size(); i > 0; --i) {
+    m.needed(i);
+    m.blocks[i - 1].backward(ctx, dresidual);
+    m.ready(i, final);
+  }
+  m.embedding->backward(ctx, dresidual, m.get(m.tokens, s));
+  m.ready(0, final);
+  m.awaits_backward = false;
+  if (m.micro_steps > 0) ++m.micro_step;
+}
+
+LossSum Transformer::evaluate(std::span<const std::int32_t> tokens,
+                              std::span<const std::int32_t> targets, std::int64_t batch,
+                              std::int64_t seq_len, std::span<float> losses) {
+  Impl& m = *impl_;
+  const Sizes s = m.sizes(batch, seq_len);
+  m.check_ids("tokens", tokens, s, 0);
+  m.check_ids("targets", targets, s, -1);
+  if (!losses.empty()) m.check_room("losses", losses.size(), s.rows());
+  m.begin_inference();
+  copy_from_host(m.stream, m.get(m.tokens, s), tokens.data());
+  copy_from_host(m.stream, m.get(m.targets, s), targets.data());
+  m.run_layers(s);
+  StepBlock sums{};
+  const Tensor block = m.activations.get(m.eval_block);
+  copy_from_host(m.stream, block, &sums);
+  const Shape rows{s.rows()};
+  const Tensor all_losses = m.activations.get(m.losses, rows);
+  m.head->forward(m.context(), all_losses, m.rows_of(m.hidden, s),
+                  m.activations.get(m.targets, rows), m.block(m.eval_block));
+  m.last = s;
+  copy_to_host(m.stream, &sums, block);
+  if (!losses.empty()) copy_to_host(m.stream, losses.data(), all_losses);
+  return {sums.loss_sum, sums.counted_tokens};
+}
+
+void Transformer::logits(std::span<float> logits, std::span<const std::int32_t> tokens,
+                         std::int64_t batch, std::int64_t seq_len) {
+  Impl& m = *impl_;
+  const Sizes s = m.sizes(batch, seq_len);
+  m.check_ids("tokens", tokens, s, 0);
+  m.check_room("logits", logits.size(), s.rows() * m.config.vocab_size);
+  m.begin_inference();
+  copy_from_host(m.stream, m.get(m.tokens, s), tokens.data());
+  m.run_layers(s);
+  m.logits_to_host(logits, m.rows_of(m.hidden, s));
+}
+
+KvCache Transformer::make_cache(std::int64_t batch, std::int64_t max_positions) const {
+  return KvCache(impl_->device, impl_->config, impl_->options.dtype, batch, max_positions);
+}
+
+void Transformer::decode(std::span<float> logits, KvCache& cache,
+                         std::span<const std::int32_t> tokens) {
+  Impl& m = *impl_;
+  const std::int64_t B = cache.batch();
+  m.sizes(B, 0);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const Sizes all{B, count / B};
+  if (all.tokens < 1 || all.rows() != count) {
+    fail(ErrorKind::kInput, "model", "tokens: expected a multiple of the cache's ", B,
+         " rows, at least one each, got ", count);
+  }
+  if (all.tokens > cache.max_positions() - cache.position()) {
+    fail(ErrorKind::kInput, "model", "tokens: expected at most ",
+         cache.max_positions() - cache.position(), " more in the cache, got ", all.tokens);
+  }
+  m.check_ids("tokens", tokens, all, 0);
+  m.check_room("logits", logits.size(), B * m.config.vocab_size);
+  m.begin_inference();
+
+  // Pieces as long as the planned activations allow.
+  const std::int64_t longest = m.options.micro_batch * m.options.seq_len / B;
+  Sizes piece{B, 0};
+  for (std::int64_t begin = 0; begin < all.tokens; begin += piece.tokens) {
+    piece.tokens = std::min(longest, all.tokens - begin);
+    const Tensor ids = m.get(m.tokens, piece);
+    for (std::int64_t b = 0; b < B; ++b) {
+      copy_from_host(m.stream, ids.flat(b * piece.tokens, piece.tokens),
+                     tokens.data() + b * all.tokens + begin);
+    }
+    m.run_layers(piece, &cache);
+  }
+  const Tensor hidden = m.rows_of(m.hidden, piece);
+  const Tensor newest = m.activations.get(m.last_hidden, {B, m.config.n_embd});
+  for (std::int64_t b = 0; b < B; ++b) {
+    const std::int64_t row = (b + 1) * piece.tokens - 1;
+    copy(m.stream, newest.rows(b, b + 1), hidden.rows(row, row + 1));
+  }
+  m.logits_to_host(logits, newest);
+}
+
+Tensor Transformer::losses() const {
+  return impl_->get(impl_->losses, impl_->last);
+}
+
+StepBlock* Transformer::step_block() {
+  impl_->check_allocated();
+  return impl_->block(impl_->step_block);
+}
+
+StepBlock Transformer::read_step_block() {
+  impl_->check_allocated();
+  StepBlock block{};
+  copy_to_host(impl_->stream, &block, impl_->activations.get(impl_->step_block));
+  return block;
+}
+
+void Transformer::on_bucket_needed(std::function<void(std::size_t bucket)> hook) {
+  impl_->bucket_needed = std::move(hook);
+}
+
+void Transformer::on_bucket_ready(std::function<void(std::size_t bucket)> hook) {
+  impl_->bucket_ready = std::move(hook);
+}
+
+}  // namespace llmc
