@@ -1,6 +1,6 @@
 #pragma once
 
-#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 
@@ -61,6 +61,24 @@ void parallel_for(const Stream::Impl& stream, std::int64_t count, const Fn& fn,
     const std::int64_t begin = count * thread / threads;
     const std::int64_t end = count * (thread + 1) / threads;
     if (begin < end) fn(begin, end);
+  });
+}
+
+/// Runs fn(item, thread) for every item of [0, count), each on whichever thread is free. What fn
+/// computes for an item must not depend on the thread; `thread` names the workspace it may use.
+template <class Fn>
+void parallel_items(const Stream::Impl& stream, std::int64_t count, const Fn& fn) {
+  if (count <= 1 || stream.threads == 1) {
+    for (std::int64_t item = 0; item < count; ++item) fn(item, 0);
+    return;
+  }
+  std::atomic<std::int64_t> next{0};
+  parallel_region(stream, [&](int thread, int) {
+    for (;;) {
+      const std::int64_t item = next.fetch_add(1, std::memory_order_relaxed);
+      if (item >= count) return;
+      fn(item, thread);
+    }
   });
 }
 

@@ -1,0 +1,194 @@
+#include "llmc/ops/attention.h"
+
+#include <algorithm>
+
+#include "core/cpu/parallel.h"
+#include "llmc/core/error.h"
+#include "ops/check.h"
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/kernels/attention_kernels.h"
+
+namespace llmc {
+namespace {
+
+static_assert(cpu::attention_workspace_floats(cpu::kMaxHeadSize) * sizeof(float) <=
+              cpu::kThreadWorkspaceBytes);
+
+/// Sizes of (B, T, NH + 2·NKV, HS), checked.
+struct Heads {
+  std::int64_t B;
+  std::int64_t T;
+  std::int64_t NH;
+  std::int64_t NKV;
+  std::int64_t HS;
+
+  std::int64_t group() const { return NH / NKV; }
+  std::int64_t qkv_stride() const { return (NH + 2 * NKV) * HS; }
+  std::int64_t out_stride() const { return NH * HS; }
+};
+
+Heads heads_of(const char* op, const Tensor& qkv, std::int64_t NKV) {
+  if (qkv.shape().rank() != 4) {
+    fail(ErrorKind::kInput, op, "qkv: expected (B, T, NH + 2 NKV, HS), got ", qkv.shape());
+  }
+  const Heads h{qkv.dim(0), qkv.dim(1), qkv.dim(2) - 2 * NKV, NKV, qkv.dim(3)};
+  if (NKV < 1 || h.NH < 1 || h.NH % NKV != 0) {
+    fail(ErrorKind::kInput, op, "heads: expected NH to be a multiple of NKV, got NH ", h.NH,
+         " and NKV ", NKV);
+  }
+  if (h.HS < 1 || h.HS > cpu::kMaxHeadSize) {
+    fail(ErrorKind::kInput, op, "head size: expected 1 to ", cpu::kMaxHeadSize, ", got ", h.HS);
+  }
+  return h;
+}
+
+std::int64_t sequence_floats(std::int64_t tokens, std::int64_t HS) {
+  return 4 * tokens * cpu::padded_head_size(HS);
+}
+
+std::int64_t query_blocks(std::int64_t tokens) {
+  return (tokens + cpu::kQueryBlock - 1) / cpu::kQueryBlock;
+}
+
+}  // namespace
+
+std::int64_t attention_max_head_size() {
+  return cpu::kMaxHeadSize;
+}
+
+void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                       std::int64_t n_kv_head, float scale) {
+  constexpr const char* kOp = "attention_forward";
+  cpu::with_float_type(kOp, "qkv", qkv, [&]<class T>(std::type_identity<T>) {
+    const Heads h = heads_of(kOp, qkv, n_kv_head);
+    expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
+    if (lse) expect(kOp, "lse", lse, DType::kF32, {h.B, h.NH, h.T});
+    const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
+    const std::int64_t blocks = query_blocks(h.T);
+    cpu::parallel_items(stream.impl(), h.B * h.NH * blocks, [&](std::int64_t item, int thread) {
+      const std::int64_t first = item % blocks * cpu::kQueryBlock;
+      const std::int64_t head = item / blocks % h.NH;
+      const std::int64_t b = item / blocks / h.NH;
+      const T* const sequence = qkv.data<T>() + b * h.T * h.qkv_stride();
+      const std::int64_t kv_head = h.NH + head / h.group();
+      cpu::AttentionForwardArgs<T> args{};
+      args.out = out.data<T>() + (b * h.T + first) * h.out_stride() + head * h.HS;
+      if (lse) args.lse = lse.data<float>() + (b * h.NH + head) * h.T + first;
+      args.q = sequence + first * h.qkv_stride() + head * h.HS;
+      args.k = sequence + kv_head * h.HS;
+      args.v = sequence + (kv_head + h.NKV) * h.HS;
+      args.out_stride = h.out_stride();
+      args.q_stride = h.qkv_stride();
+      args.kv_stride = h.qkv_stride();
+      args.queries = std::min(cpu::kQueryBlock, h.T - first);
+      args.first = first;
+      args.HS = h.HS;
+      args.scale = scale;
+      args.workspace = static_cast<float*>(stream.impl().thread_workspace(thread));
+      kernels.forward(args);
+    });
+  });
+}
+
+std::int64_t attention_backward_scratch(const Stream& stream, std::int64_t /*batch*/,
+                                        std::int64_t /*n_head*/, std::int64_t tokens,
+                                        std::int64_t head_size) {
+  return stream.device().threads() * sequence_floats(tokens, head_size) *
+         static_cast<std::int64_t>(sizeof(float));
+}
+
+void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
+                        const Tensor& out, const Tensor& lse, const Tensor& scratch,
+                        std::int64_t n_kv_head, float scale) {
+  constexpr const char* kOp = "attention_backward";
+  cpu::with_float_type(kOp, "qkv", qkv, [&]<class T>(std::type_identity<T>) {
+    const Heads h = heads_of(kOp, qkv, n_kv_head);
+    expect(kOp, "dqkv", dqkv, qkv.dtype(), qkv.shape());
+    expect(kOp, "dout", dout, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
+    expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
+    expect(kOp, "lse", lse, DType::kF32, {h.B, h.NH, h.T});
+    expect_scratch(kOp, scratch, attention_backward_scratch(stream, h.B, h.NH, h.T, h.HS));
+    const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
+    cpu::parallel_items(stream.impl(), h.B * h.NKV, [&](std::int64_t item, int thread) {
+      const std::int64_t kv = item % h.NKV;
+      const std::int64_t b = item / h.NKV;
+      const std::int64_t head = kv * h.group();
+      const std::int64_t at = b * h.T * h.qkv_stride();
+      const std::int64_t q = at + head * h.HS;
+      const std::int64_t k = at + (h.NH + kv) * h.HS;
+      const std::int64_t v = k + h.NKV * h.HS;
+      const std::int64_t o = b * h.T * h.out_stride() + head * h.HS;
+      cpu::AttentionBackwardArgs<T> args{};
+      args.dq = dqkv.data<T>() + q;
+      args.dk = dqkv.data<T>() + k;
+      args.dv = dqkv.data<T>() + v;
+      args.q = qkv.data<T>() + q;
+      args.k = qkv.data<T>() + k;
+      args.v = qkv.data<T>() + v;
+      args.out = out.data<T>() + o;
+      args.dout = dout.data<T>() + o;
+      args.lse = lse.data<float>() + (b * h.NH + head) * h.T;
+      args.qkv_stride = h.qkv_stride();
+      args.out_stride = h.out_stride();
+      args.tokens = h.T;
+      args.group = h.group();
+      args.HS = h.HS;
+      args.scale = scale;
+      args.sequence = static_cast<float*>(scratch.raw()) + thread * sequence_floats(h.T, h.HS);
+      args.workspace = static_cast<float*>(stream.impl().thread_workspace(thread));
+      kernels.backward(args);
+    });
+  });
+}
+
+void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
+                      const Tensor& v_cache, const Tensor& qkv, std::int64_t position,
+                      float scale) {
+  constexpr const char* kOp = "attention_decode";
+  cpu::with_float_type(kOp, "qkv", qkv, [&]<class T>(std::type_identity<T>) {
+    if (k_cache.shape().rank() != 4) {
+      fail(ErrorKind::kInput, kOp, "k_cache: expected (B, maxT, NKV, HS), got ", k_cache.shape());
+    }
+    const Heads h = heads_of(kOp, qkv, k_cache.dim(2));
+    const std::int64_t max_tokens = k_cache.dim(1);
+    expect(kOp, "k_cache", k_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
+    expect(kOp, "v_cache", v_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
+    expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
+    if (position < 0 || position + h.T > max_tokens) {
+      fail(ErrorKind::kInput, kOp, "position: expected at most ", max_tokens,
+           " tokens in the cache, got ", position, " + ", h.T);
+    }
+    const std::int64_t kv_stride = h.NKV * h.HS;
+    for (std::int64_t row = 0; row < h.B * h.T; ++row) {
+      const std::int64_t to = (row / h.T * max_tokens + position + row % h.T) * kv_stride;
+      const T* const from = qkv.data<T>() + row * h.qkv_stride() + h.NH * h.HS;
+      std::copy_n(from, kv_stride, k_cache.data<T>() + to);
+      std::copy_n(from + kv_stride, kv_stride, v_cache.data<T>() + to);
+    }
+    const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
+    const std::int64_t blocks = query_blocks(h.T);
+    cpu::parallel_items(stream.impl(), h.B * h.NH * blocks, [&](std::int64_t item, int thread) {
+      const std::int64_t first = item % blocks * cpu::kQueryBlock;
+      const std::int64_t head = item / blocks % h.NH;
+      const std::int64_t b = item / blocks / h.NH;
+      const std::int64_t row = b * h.T + first;
+      const std::int64_t kv = b * max_tokens * kv_stride + head / h.group() * h.HS;
+      cpu::AttentionForwardArgs<T> args{};
+      args.out = out.data<T>() + row * h.out_stride() + head * h.HS;
+      args.q = qkv.data<T>() + row * h.qkv_stride() + head * h.HS;
+      args.k = k_cache.data<T>() + kv;
+      args.v = v_cache.data<T>() + kv;
+      args.out_stride = h.out_stride();
+      args.q_stride = h.qkv_stride();
+      args.kv_stride = kv_stride;
+      args.queries = std::min(cpu::kQueryBlock, h.T - first);
+      args.first = position + first;
+      args.HS = h.HS;
+      args.scale = scale;
+      args.workspace = static_cast<float*>(stream.impl().thread_workspace(thread));
+      kernels.forward(args);
+    });
+  });
+}
+
+}  // namespace llmc

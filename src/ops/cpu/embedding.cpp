@@ -1,0 +1,102 @@
+#include "llmc/ops/embedding.h"
+
+#include <algorithm>
+
+#include "core/cpu/parallel.h"
+#include "llmc/core/error.h"
+#include "ops/check.h"
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/kernels/elementwise_kernels.h"
+
+namespace llmc {
+namespace {
+
+void expect_tokens(const char* op, const Tensor& tokens, const Shape& shape, std::int64_t rows) {
+  expect(op, "tokens", tokens, DType::kI32, shape);
+  const auto* const token = tokens.data<std::int32_t>();
+  for (std::int64_t i = 0; i < tokens.numel(); ++i) {
+    if (token[i] < 0 || token[i] >= rows) {
+      fail(ErrorKind::kInput, op, "tokens: expected 0 to ", rows - 1, ", got ", token[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, const Tensor& wte,
+                       const Tensor& wpe, std::int64_t first_position) {
+  constexpr const char* kOp = "embedding_forward";
+  cpu::with_float_type(kOp, "wte", wte, [&]<class T>(std::type_identity<T>) {
+    expect(kOp, "tokens", tokens, DType::kI32, tokens.shape());
+    const std::int64_t B = tokens.dim(0);
+    const std::int64_t L = tokens.dim(1);
+    const std::int64_t C = wte.dim(1);
+    expect_tokens(kOp, tokens, {B, L}, wte.dim(0));
+    expect(kOp, "out", out, wte.dtype(), {B, L, C});
+    if (wpe) {
+      expect(kOp, "wpe", wpe, wte.dtype(), {wpe.dim(0), C});
+      if (first_position < 0 || first_position + L > wpe.dim(0)) {
+        fail(ErrorKind::kInput, kOp, "positions: expected at most ", wpe.dim(0), ", got ",
+             first_position, " to ", first_position + L);
+      }
+    }
+    const auto* const token = tokens.data<std::int32_t>();
+    const auto& kernels = cpu::elementwise_kernels<T>(stream.impl().isa);
+    cpu::parallel_for(stream.impl(), B * L, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* const from = wte.data<T>() + token[row] * C;
+        if (wpe) {
+          const T* const position = wpe.data<T>() + (first_position + row % L) * C;
+          kernels.add(out.data<T>() + row * C, from, position, C);
+        } else {
+          std::copy_n(from, C, out.data<T>() + row * C);
+        }
+      }
+    });
+  });
+}
+
+std::int64_t embedding_backward_scratch(const Stream&, std::int64_t /*batch*/,
+                                        std::int64_t /*tokens*/, std::int64_t /*channels*/) {
+  return 0;
+}
+
+void embedding_backward(Stream& stream, const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
+                        const Tensor& tokens, const Tensor& /*scratch*/, bool accumulate) {
+  constexpr const char* kOp = "embedding_backward";
+  cpu::with_float_type(kOp, "dout", dout, [&]<class T>(std::type_identity<T>) {
+    const std::int64_t B = dout.dim(0);
+    const std::int64_t L = dout.dim(1);
+    const std::int64_t C = dout.dim(2);
+    expect(kOp, "dwte", dwte, DType::kF32, {dwte.dim(0), C});
+    expect_tokens(kOp, tokens, {B, L}, dwte.dim(0));
+    const std::int64_t positions = dwpe ? dwpe.dim(0) : 0;
+    if (dwpe) expect(kOp, "dwpe", dwpe, DType::kF32, {std::max(L, positions), C});
+    const auto* const token = tokens.data<std::int32_t>();
+    const T* const gradient = dout.data<T>();
+    const auto& kernels = cpu::elementwise_kernels<T>(stream.impl().isa);
+
+    // Each thread adds all rows, in order, to its own channels: no two write the same element and
+    // the order of additions never changes. Channels are dealt out by groups of cache lines.
+    constexpr std::int64_t kGroup = 64;
+    cpu::parallel_for(
+        stream.impl(), (C + kGroup - 1) / kGroup, [&](std::int64_t begin, std::int64_t end) {
+          const std::int64_t c = begin * kGroup;
+          const std::int64_t n = std::min(end * kGroup, C) - c;
+          for (std::int64_t row = 0; row < B * L; ++row) {
+            kernels.accumulate(dwte.data<float>() + token[row] * C + c, gradient + row * C + c, n);
+          }
+        });
+    cpu::parallel_for(stream.impl(), positions, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        float* const sum = dwpe.data<float>() + t * C;
+        if (!accumulate) std::fill_n(sum, C, 0.0f);
+        for (std::int64_t b = 0; t < L && b < B; ++b) {
+          kernels.accumulate(sum, gradient + (b * L + t) * C, C);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace llmc

@@ -1,0 +1,92 @@
+#include "llmc/ops/loss.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/cpu/parallel.h"
+#include "llmc/core/error.h"
+#include "ops/check.h"
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/kernels/elementwise_kernels.h"
+#include "ops/cpu/kernels/loss_kernels.h"
+
+namespace llmc {
+namespace {
+
+float value(const float* p) {
+  return *p;
+}
+float value(const bf16* p) {
+  return to_f32(*p);
+}
+void set(float* p, double x) {
+  *p = static_cast<float>(x);
+}
+void set(bf16* p, double x) {
+  *p = to_bf16(static_cast<float>(x));
+}
+
+/// The loss of every row; logits turn into their gradient, scaled by *dloss, unless it is null.
+void cross_entropy(const char* op, Stream& stream, const Tensor& losses, const Tensor& logits,
+                   const Tensor& targets, std::int64_t V, const float* dloss, StepBlock* block) {
+  expect_float(op, "logits", logits);
+  const std::int64_t R = logits.dim(0);
+  const std::int64_t Vp = logits.dim(1);
+  expect(op, "logits", logits, logits.dtype(), {R, Vp});
+  expect_count(op, "losses", losses, DType::kF32, R);
+  expect_count(op, "targets", targets, DType::kI32, R);
+  if (V < 1 || V > Vp) {
+    fail(ErrorKind::kInput, op, "vocab_size: expected 1 to ", Vp, ", got ", V);
+  }
+  const auto* const target = targets.data<std::int32_t>();
+  for (std::int64_t r = 0; r < R; ++r) {
+    if (target[r] < -1 || target[r] >= V) {
+      fail(ErrorKind::kInput, op, "targets: expected -1 to ", V - 1, ", got ", target[r]);
+    }
+  }
+  auto* const loss = losses.data<float>();
+  cpu::with_float_type(op, "logits", logits, [&]<class T>(std::type_identity<T>) {
+    const auto& kernels = cpu::loss_kernels<T>(stream.impl().isa);
+    cpu::parallel_items(stream.impl(), R, [&](std::int64_t r, int) {
+      T* const row = logits.data<T>() + r * Vp;
+      if (target[r] < 0) {
+        loss[r] = 0.0f;
+        if (dloss != nullptr) std::fill_n(row, Vp, T{});
+        return;
+      }
+      float max = 0.0f;
+      float sum = 0.0f;
+      kernels.max_and_sum(&max, &sum, row, V);
+      const double below_max = static_cast<double>(max) - value(row + target[r]);
+      const double row_loss = below_max + std::log(static_cast<double>(sum));
+      loss[r] = static_cast<float>(row_loss);
+      if (dloss == nullptr) return;
+      kernels.scaled_exp(row, V, max, *dloss / sum);
+      set(row + target[r], *dloss * std::expm1(-row_loss));
+      std::fill(row + V, row + Vp, T{});
+    });
+  });
+  if (block == nullptr) return;
+  for (std::int64_t r = 0; r < R; ++r) {
+    if (target[r] < 0) continue;
+    block->loss_sum += loss[r];
+    ++block->counted_tokens;
+  }
+}
+
+}  // namespace
+
+void cross_entropy_forward(Stream& stream, const Tensor& losses, const Tensor& logits,
+                           const Tensor& targets, std::int64_t vocab_size, StepBlock* block) {
+  cross_entropy("cross_entropy_forward", stream, losses, logits, targets, vocab_size, nullptr,
+                block);
+}
+
+void cross_entropy_backward(Stream& stream, const Tensor& losses, const Tensor& logits,
+                            const Tensor& targets, std::int64_t vocab_size, float dloss,
+                            StepBlock* block) {
+  cross_entropy("cross_entropy_backward", stream, losses, logits, targets, vocab_size, &dloss,
+                block);
+}
+
+}  // namespace llmc
