@@ -31,6 +31,7 @@ if(LLMC_BUILD_APPS)
 endif()
 
 if(LLMC_BUILD_TESTS)
+  find_package(PCRE2 QUIET MODULE)
   find_package(GTest 1.11 QUIET)
   if(NOT GTest_FOUND)
     set(INSTALL_GTEST OFF)

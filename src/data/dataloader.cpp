@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "llmc/core/checksum.h"
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
 #include "llmc/core/rng.h"
@@ -193,15 +194,13 @@ std::vector<Shard> inspect(const std::vector<fs::path>& paths, const DataLoaderO
   return shards;
 }
 
-/// Identifies the shards by their names and sizes (FNV-1a), wherever their folder lies.
+/// Identifies the shards by their names and sizes, wherever their folder lies.
 std::int64_t fingerprint(const std::vector<Shard>& shards) {
-  std::uint64_t hash = 14695981039346656037u;
+  std::string text;
   for (const Shard& shard : shards) {
-    for (const char c : concat(shard.path.filename().string(), '/', shard.tokens, '\n')) {
-      hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-    }
+    text += concat(shard.path.filename().string(), '/', shard.tokens, '\n');
   }
-  return static_cast<std::int64_t>(hash);
+  return static_cast<std::int64_t>(checksum64(text.data(), text.size()));
 }
 
 std::int64_t field(const SourceState& state, const char* name) {

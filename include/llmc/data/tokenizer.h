@@ -47,10 +47,10 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::filesystem::path& vocab_json,
                                                const std::filesystem::path& merges_txt);
 
-/// llm.c's tokenizer file (docs/formats.md), which holds tokens but no merges. Where its ids include
-/// the 256 single bytes and follow the order in which merges were learned, as GPT-2's do, the merges
-/// are derived from them. Otherwise the tokenizer decodes only: encode is an input error that names
-/// the first id that contradicts this.
+/// llm.c's tokenizer file (docs/formats.md), which holds tokens but no merges. Where its ids
+/// include the 256 single bytes and follow the order in which merges were learned, as GPT-2's do,
+/// the merges are derived from them. Otherwise the tokenizer decodes only: encode is an input error
+/// that names the first id that contradicts this.
 std::unique_ptr<Tokenizer> load_llmc_tokenizer(const std::filesystem::path& path);
 void save_llmc_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& path);
 
