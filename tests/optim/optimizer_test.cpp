@@ -1,0 +1,343 @@
+#include "llmc/optim/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "llmc/core/error.h"
+#include "llmc/core/rng.h"
+#include "llmc/optim/adamw.h"
+#include "support/allocation_counter.h"
+#include "support/temp_folder.h"
+
+namespace llmc {
+namespace {
+
+using testing::expect_error;
+
+/// Two buckets of parameters with random values, and a step block.
+class Fixture {
+ public:
+  explicit Fixture(DType dtype, bool training = true) : parameters(dtype, training) {
+    const auto normal = Initialiser::normal(0.5f);
+    parameters.begin_bucket("first");
+    parameters.declare("a.weight", {7, 11}, normal, OptimizerGroup::kDecay);
+    parameters.declare("a.bias", {7}, normal, OptimizerGroup::kNoDecay);
+    parameters.declare("n.weight", {130}, normal, OptimizerGroup::kNoDecay);
+    parameters.begin_bucket("second", 0);
+    parameters.declare("b.weight", {65, 67}, normal, OptimizerGroup::kDecay);
+    parameters.plan(arena);
+    arena.allocate(device);
+    parameters.bind(arena);
+    initialise(stream, parameters, 5);
+  }
+
+  void random_gradients(std::uint32_t seed) {
+    Mt19937 rng(seed);
+    for (ParameterSet::Id id = 0; id < parameters.table().size(); ++id) {
+      const Tensor grad = parameters.gradient(id);
+      rng.fill_normal({grad.data<float>(), static_cast<std::size_t>(grad.numel())}, 0.0f, 1.0f);
+    }
+  }
+
+  void step(Optimizer& optimizer, float lr, std::int64_t index) {
+    begin_step(stream, &block, {.lr = lr, .seed = 9, .step = index, .nominal_tokens = 4.0});
+    block.loss_sum = 8.0;
+    block.counted_tokens = 4;
+    optimizer.step(stream, &block);
+    stream.synchronize();
+  }
+
+  std::vector<float> values(std::string_view name) const {
+    const Tensor t = parameters.value(name);
+    return {t.data<float>(), t.data<float>() + t.numel()};
+  }
+
+  Device device = Device::open();
+  Stream stream{device};
+  ParameterSet parameters;
+  Arena arena;
+  StepBlock block;
+};
+
+std::vector<char> bytes_of(const Tensor& t) {
+  const char* from = static_cast<const char*>(t.raw());
+  return {from, from + t.bytes()};
+}
+
+std::vector<char> all_state(const Optimizer& optimizer) {
+  std::vector<char> all;
+  optimizer.visit_state([&](const std::string&, const Tensor& t) {
+    const std::vector<char> part = bytes_of(t);
+    all.insert(all.end(), part.begin(), part.end());
+  });
+  return all;
+}
+
+TEST(UpdateRanges, CoverEveryParameterOnceWithItsGroup) {
+  Fixture f(DType::kF32);
+  const std::vector<UpdateRange> ranges = update_ranges(f.parameters);
+  ASSERT_EQ(ranges.size(), 3u);  // a.weight | a.bias and n.weight | b.weight
+  for (const Parameter& p : f.parameters.table()) {
+    int covering = 0;
+    for (const UpdateRange& r : ranges) {
+      if (r.bucket != p.bucket || p.offset < r.begin ||
+          p.offset + p.shape.numel() > r.begin + r.count) {
+        continue;
+      }
+      ++covering;
+      EXPECT_EQ(r.group, p.group);
+      EXPECT_EQ(r.begin % 64, 0);
+      EXPECT_EQ(r.first_index, f.parameters.buckets()[r.bucket].first_index + r.begin);
+    }
+    EXPECT_EQ(covering, 1) << p.name;
+  }
+}
+
+TEST(AdamW, FollowsTheFormula) {
+  Fixture f(DType::kF32);
+  const AdamWOptions o{.beta1 = 0.8f, .beta2 = 0.9f, .eps = 1e-6f, .weight_decay = 0.3f};
+  AdamW optimizer(f.parameters, o, {.grad_clip = 2.0f});
+  optimizer.allocate(f.device);
+  optimizer.start(f.stream);
+
+  struct Reference {
+    std::vector<double> theta, m, v;
+    double decay;
+  };
+  std::vector<Reference> references;
+  for (const Parameter& p : f.parameters.table()) {
+    const std::vector<float> start = f.values(p.name);
+    references.push_back({{start.begin(), start.end()},
+                          std::vector<double>(start.size()),
+                          std::vector<double>(start.size()),
+                          p.group == OptimizerGroup::kDecay ? 0.3 : 0.0});
+  }
+  for (int t = 1; t <= 4; ++t) {
+    f.random_gradients(static_cast<std::uint32_t>(t));
+    double sum = 0;
+    for (std::size_t b = 0; b < f.parameters.buckets().size(); ++b) {
+      const Tensor grad = f.parameters.bucket_gradients(b);
+      for (std::int64_t i = 0; i < grad.numel(); ++i) {
+        sum += std::pow(static_cast<double>(grad.data<float>()[i]), 2);
+      }
+    }
+    const double norm = std::sqrt(sum);
+    const double lr = 0.01 * t;
+    f.step(optimizer, static_cast<float>(lr), t - 1);
+    EXPECT_NEAR(f.block.grad_norm, norm, 1e-5 * norm);
+    EXPECT_FLOAT_EQ(f.block.loss, 2.0f);
+    EXPECT_EQ(f.block.updates, t);
+    for (ParameterSet::Id id = 0; id < references.size(); ++id) {
+      Reference& r = references[id];
+      const std::vector<float> got = f.values(f.parameters.table()[id].name);
+      for (std::size_t i = 0; i < r.theta.size(); ++i) {
+        const double g = f.parameters.gradient(id).data<float>()[i] * 2.0 / norm;
+        r.m[i] = 0.8 * r.m[i] + 0.2 * g;
+        r.v[i] = 0.9 * r.v[i] + 0.1 * g * g;
+        const double m_hat = r.m[i] / (1 - std::pow(0.8, t));
+        const double v_hat = r.v[i] / (1 - std::pow(0.9, t));
+        r.theta[i] -= lr * (m_hat / (std::sqrt(v_hat) + 1e-6) + r.decay * r.theta[i]);
+        ASSERT_NEAR(got[i], r.theta[i], 1e-5) << f.parameters.table()[id].name << " " << i;
+      }
+    }
+  }
+}
+
+TEST(AdamW, MastersKeepWhatBf16Rounds) {
+  Fixture f(DType::kBF16);
+  AdamW optimizer(f.parameters, {});
+  optimizer.allocate(f.device);
+  optimizer.start(f.stream);
+  std::set<std::string> names;
+  Tensor master;
+  optimizer.visit_state([&](const std::string& name, const Tensor& tensor) {
+    names.insert(name);
+    EXPECT_EQ(tensor.dtype(), DType::kF32);
+    if (name == "master.b.weight") master = tensor;
+  });
+  EXPECT_EQ(names.size(), 3 * f.parameters.table().size());
+  ASSERT_EQ(master.shape(), (Shape{65, 67}));
+  const bf16* values = f.parameters.value("b.weight").data<bf16>();
+  for (std::int64_t i = 0; i < master.numel(); ++i) {
+    ASSERT_EQ(master.data<float>()[i], to_f32(values[i]));
+  }
+  f.random_gradients(3);
+  f.step(optimizer, 1e-3f, 0);
+  int inexact = 0;
+  for (std::int64_t i = 0; i < master.numel(); ++i) {
+    const float exact = master.data<float>()[i];
+    const float stored = to_f32(values[i]);
+    inexact += exact != stored;
+    ASSERT_LE(std::abs(stored - exact), std::abs(exact) * 0x1p-7f) << i;
+  }
+  EXPECT_GT(inexact, master.numel() / 2);
+}
+
+TEST(AdamW, WithoutMastersBf16IsAllThereIs) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Fixture f(dtype);
+    AdamW optimizer(f.parameters, {}, {}, false);
+    EXPECT_FALSE(optimizer.has_master_weights());
+    optimizer.allocate(f.device);
+    optimizer.start(f.stream);
+    std::size_t count = 0;
+    optimizer.visit_state([&](const std::string&, const Tensor&) { ++count; });
+    EXPECT_EQ(count, 2 * f.parameters.table().size());
+    const std::vector<char> before = bytes_of(f.parameters.value("b.weight"));
+    f.random_gradients(3);
+    f.step(optimizer, 0.1f, 0);
+    EXPECT_NE(bytes_of(f.parameters.value("b.weight")), before);
+  }
+}
+
+TEST(Optimizer, SkippedStepsChangeNothing) {
+  const float bad_values[] = {std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::infinity()};
+  for (const float bad : bad_values) {
+    Fixture f(DType::kF32);
+    AdamW optimizer(f.parameters, {.weight_decay = 0.1f});
+    optimizer.allocate(f.device);
+    optimizer.start(f.stream);
+    f.random_gradients(1);
+    f.step(optimizer, 0.01f, 0);
+    const std::vector<float> values = f.values("b.weight");
+    const std::vector<char> state = all_state(optimizer);
+    const StepGuard guard = optimizer.read_guard(f.stream);
+    EXPECT_EQ(guard.loss.count, 1);
+    EXPECT_EQ(guard.loss.values[0], 2.0f);
+
+    f.parameters.gradient("a.bias").data<float>()[3] = bad;
+    f.step(optimizer, 0.01f, 1);
+    EXPECT_EQ(f.block.skip, kNonFiniteGradient);
+    EXPECT_EQ(f.block.updates, 1);
+    EXPECT_EQ(f.values("b.weight"), values);
+    EXPECT_EQ(all_state(optimizer), state);
+    const StepGuard after = optimizer.read_guard(f.stream);
+    EXPECT_EQ(std::memcmp(&after, &guard, sizeof guard), 0);
+  }
+}
+
+TEST(Optimizer, PaddingStaysZero) {
+  Fixture f(DType::kF32);
+  AdamW optimizer(f.parameters, {.weight_decay = 0.1f});
+  optimizer.allocate(f.device);
+  optimizer.start(f.stream);
+  for (int t = 0; t < 3; ++t) {
+    f.random_gradients(static_cast<std::uint32_t>(t));
+    f.step(optimizer, 0.1f, t);
+  }
+  for (std::size_t b = 0; b < f.parameters.buckets().size(); ++b) {
+    std::vector<char> used(static_cast<std::size_t>(f.parameters.buckets()[b].size));
+    for (const Parameter& p : f.parameters.table()) {
+      if (p.bucket != b) continue;
+      std::fill_n(used.begin() + p.offset, p.shape.numel(), 1);
+    }
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      if (!used[i]) {
+        ASSERT_EQ(f.parameters.bucket_values(b).data<float>()[i], 0.0f);
+      }
+    }
+  }
+}
+
+TEST(Optimizer, NothingIsAllocatedInAStep) {
+  Fixture f(DType::kBF16);
+  AdamW optimizer(f.parameters, {}, {.grad_clip = 1.0f});
+  optimizer.allocate(f.device);
+  optimizer.start(f.stream);
+  f.random_gradients(1);
+  f.step(optimizer, 0.01f, 0);
+  const long before = testing::allocations();
+  f.step(optimizer, 0.01f, 1);
+  EXPECT_EQ(testing::allocations() - before, 0);
+}
+
+TEST(Optimizer, GuardStateRoundTrips) {
+  Fixture f(DType::kF32);
+  AdamW optimizer(f.parameters, {});
+  optimizer.allocate(f.device);
+  optimizer.start(f.stream);
+  StepGuard guard;
+  guard.loss.count = 3;
+  guard.grad_norm.next = 5;
+  guard.grad_norm.values[127] = 1.25f;
+  optimizer.write_guard(f.stream, guard);
+  const StepGuard back = optimizer.read_guard(f.stream);
+  EXPECT_EQ(std::memcmp(&back, &guard, sizeof guard), 0);
+}
+
+/// θ ← θ − lr·(momentum ← 0.9·momentum + g), as a user would write it for the CPU.
+class Sgd : public Optimizer {
+ public:
+  explicit Sgd(const ParameterSet& parameters)
+      : Optimizer(parameters, {}), momentum_(declare_state("momentum")) {}
+  std::string_view name() const override { return "sgd"; }
+
+ private:
+  void update(Stream& stream, const StepBlock* block) override {
+    stream.synchronize();
+    if (block->skip != kNoSkip) return;
+    for (const UpdateRange& range : ranges()) {
+      float* value = values(range).data<float>();
+      float* momentum = state(momentum_, range).data<float>();
+      const float* gradient = gradients(range).data<float>();
+      for (std::int64_t i = 0; i < range.count; ++i) {
+        momentum[i] = 0.9f * momentum[i] + block->grad_scale * gradient[i];
+        value[i] -= block->lr * momentum[i];
+      }
+    }
+  }
+
+  StateId momentum_;
+};
+
+TEST(Optimizer, AnotherOneNeedsTwoFunctions) {
+  Fixture f(DType::kF32);
+  Sgd optimizer(f.parameters);
+  optimizer.allocate(f.device);
+  optimizer.start(f.stream);
+  const float start = f.values("a.bias")[2];
+  f.random_gradients(1);
+  const float gradient = f.parameters.gradient("a.bias").data<float>()[2];
+  f.step(optimizer, 0.5f, 0);
+  f.step(optimizer, 0.5f, 1);
+  EXPECT_NEAR(f.values("a.bias")[2], start - 0.5f * (gradient + 1.9f * gradient), 1e-5);
+  std::set<std::string> names;
+  optimizer.visit_state([&](const std::string& name, const Tensor&) { names.insert(name); });
+  EXPECT_TRUE(names.contains("momentum.a.bias"));
+}
+
+TEST(Optimizer, WrongUseIsRefused) {
+  Fixture f(DType::kF32);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto refused = [&](const char* part, const AdamWOptions& o, const GuardOptions& g = {}) {
+    expect_error(ErrorKind::kConfig, part, [&] { AdamW(f.parameters, o, g); });
+  };
+  refused("] beta1", {.beta1 = 1.0f});
+  refused("] beta1", {.beta1 = nan});
+  refused("] beta2", {.beta2 = -0.1f});
+  refused("] eps", {.eps = 0.0f});
+  refused("] weight_decay", {.weight_decay = -1.0f});
+  refused("] grad_clip", {}, {.grad_clip = -1.0f});
+  refused("] skip_loss_z", {}, {.skip_loss_z = nan});
+  refused("] skip_grad_z", {}, {.skip_grad_z = -2.0f});
+
+  AdamW optimizer(f.parameters, {});
+  optimizer.allocate(f.device);
+  expect_error(ErrorKind::kConfig, "start", [&] { f.step(optimizer, 0.1f, 0); });
+
+  Fixture untrained(DType::kF32, false);
+  expect_error(ErrorKind::kConfig, "gradients", [&] { AdamW(untrained.parameters, {}); });
+  ParameterSet unplanned(DType::kF32);
+  unplanned.begin_bucket("b");
+  unplanned.declare("x", {3}, Initialiser::zeros(), OptimizerGroup::kDecay);
+  expect_error(ErrorKind::kConfig, "plan", [&] { AdamW(unplanned, {}); });
+}
+
+}  // namespace
+}  // namespace llmc
