@@ -5,24 +5,44 @@
 #include <new>
 
 namespace {
-std::atomic<long> count{0};
-}
+
+std::atomic<std::int64_t> calls{0};
+std::atomic<std::size_t> bytes_with_alignment{0};
+
+}  // namespace
 
 namespace llmc::testing {
-long allocations() {
-  return count;
+
+std::int64_t allocations() {
+  return calls;
 }
+std::size_t aligned_bytes() {
+  return bytes_with_alignment;
+}
+
 }  // namespace llmc::testing
 
-// The array and nothrow forms call these.
-void* operator new(std::size_t bytes) {
-  ++count;
-  if (void* p = std::malloc(bytes > 0 ? bytes : 1)) return p;
+void* operator new(std::size_t size) {
+  ++calls;
+  if (void* p = std::malloc(size > 0 ? size : 1)) return p;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  ++calls;
+  bytes_with_alignment += size;
+  const auto multiple = static_cast<std::size_t>(alignment);
+  if (void* p = std::aligned_alloc(multiple, (size + multiple - 1) / multiple * multiple)) return p;
   throw std::bad_alloc();
 }
 void operator delete(void* p) noexcept {
   std::free(p);
 }
-void operator delete(void* p, std::size_t /*bytes*/) noexcept {
+void operator delete(void* p, std::size_t) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::align_val_t) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
   std::free(p);
 }

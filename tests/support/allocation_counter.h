@@ -1,8 +1,15 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 namespace llmc::testing {
 
-/// Calls of operator new in this program so far; link support/allocation_counter.cpp.
-long allocations();
+// A test program that links allocation_counter.cpp counts what it asks operator new for.
+
+/// Calls of operator new so far, from any thread.
+std::int64_t allocations();
+/// Bytes asked for with an alignment, as Buffers do.
+std::size_t aligned_bytes();
 
 }  // namespace llmc::testing
