@@ -16,7 +16,7 @@ struct Tale {
 };
 
 /// Tale number `index` of a seed. Tales are independent draws from one distribution: a grammar in
-/// which a named hero of either gender keeps name, pronoun and belonging through four to six
+/// which a named hero of either gender keeps name, pronoun and belonging through three to six
 /// sentences and may meet a friend. Different choices give different texts, and the choices can be
 /// read off a text from left to right, so no model can predict tales better than their bits say.
 Tale make_tale(std::uint64_t seed, std::int64_t index);
@@ -37,13 +37,13 @@ TaleStatistics tale_statistics();
 /// The most bytes a tale can have.
 std::int64_t longest_tale();
 
-/// Endless batches of tales as bytes (see make_byte_tokenizer). A row is an end-of-text, then as
-/// many whole tales as fit, each ended by an end-of-text; the targets of the rest are ignored. As
-/// no row begins within a tale, the least possible loss is `bits` exactly.
+/// Endless batches of tales as bytes (see make_byte_tokenizer). A row is an end-of-text, then whole
+/// tales, each ended by an end-of-text, while there is room for the longest one; the targets of the
+/// rest are ignored. As no row begins within a tale, the least possible loss is exactly `bits`.
 class TaleSource : public BatchSource {
  public:
-  /// T must be at least longest_tale() + 1. Ranks get different tales; the tales of a seed are the
-  /// same for every B, T and number of ranks, but distributed differently.
+  /// T must be longest_tale() + 1 or more. The rows of a seed are numbered: of world_size·B rows
+  /// that follow each other, rank r gets rows r·B to r·B + B - 1.
   TaleSource(std::int64_t B, std::int64_t T, std::uint64_t seed, int rank = 0, int world_size = 1);
 
   std::int64_t B() const override { return B_; }
@@ -53,18 +53,20 @@ class TaleSource : public BatchSource {
   double bits() const { return bits_; }
   SourceState state() const override;
   void restore(const SourceState& state) override;
-  void reset() override;
+  void reset() override { next_row_ = 0; }
   std::int64_t epoch() const override { return 0; }
   std::int64_t batches_per_epoch() const override { return 0; }
   std::int64_t tokens_per_epoch() const override { return 0; }
 
  private:
+  void fill_row(std::int32_t* inputs, std::int32_t* targets, std::int64_t row);
+
   std::int64_t B_;
   std::int64_t T_;
   std::uint64_t seed_;
   std::int64_t rank_;
   std::int64_t world_size_;
-  std::int64_t next_tale_;
+  std::int64_t next_row_ = 0;  // over all ranks
   double bits_ = 0;
 };
 
