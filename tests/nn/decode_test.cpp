@@ -53,7 +53,7 @@ class Decode : public ::testing::TestWithParam<DType> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Transformer, Decode, ::testing::Values(DType::kF32, DType::kBF16),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST_P(Decode, PromptThenSingleTokens) {
   const auto tokens = testing::random_batch(kV, kB * kT, 3).tokens;

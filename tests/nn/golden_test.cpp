@@ -116,7 +116,7 @@ TEST_P(Golden, GradientsOfMicroSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TinyGpt2, Golden, ::testing::Values("tiny_gpt2_a", "tiny_gpt2_b"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 TEST(GoldenInit, WeightsOfASeed) {
   SafetensorsReader file(std::string(LLMC_GOLDEN_DIR) + "/tiny_init.safetensors");

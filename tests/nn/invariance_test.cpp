@@ -42,7 +42,7 @@ TransformerOptions options(Recompute recompute = Recompute::kNone, DType dtype =
 
 class InDType : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Invariance, InDType, ::testing::Values(DType::kF32, DType::kBF16),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST_P(InDType, RecomputeLevelsGiveTheSameBits) {
   const auto batch = testing::random_batch(97, kB * kT, 5, 8);
