@@ -35,6 +35,8 @@ if(LLMC_OPENMP)
   endif()
   llmc_summary_row("OpenMP" "${OpenMP_CXX_FOUND}" "${OpenMP_CXX_VERSION}" ${package}
                    "one thread only")
+else()
+  llmc_summary_row("OpenMP" TRUE "off: one thread only" "" "")
 endif()
 llmc_fetched_or_installed(how "${nlohmann_json_FOUND}" "${nlohmann_json_VERSION}")
 llmc_summary_row("nlohmann/json" TRUE "${how}" "" "")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the one-way include edges between the folders of the library.
 
-Prints each include that crosses a forbidden edge, each vendor header in a public header, and exits
-with 1 if there is any.
+Prints each include that crosses a forbidden edge, each third-party header in a public header, each
+header of intrinsics outside the kernels, and exits with 1 if there is any.
 """
 
 import pathlib
@@ -22,7 +22,10 @@ ALLOWED = {
 }
 # Folders outside the library that see its public headers only.
 PUBLIC_ONLY = ["apps", "examples"]
-VENDOR = re.compile(r"(cuda|cublas|cudnn|nccl|mpi\b|mpi\.h|omp\.h|nlohmann|CLI/|gtest|benchmark)")
+# What public headers may include: the project's own headers and the C++ standard library's.
+PUBLIC = re.compile(r"llmc/[a-z_]+/[a-z0-9_]+\.h|[a-z_]+")
+INTRINSICS = re.compile(r"(intrin|arm_neon|arm_sve)\.h$")
+KERNELS = pathlib.PurePath("src/ops/cpu/kernels")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 
@@ -51,8 +54,10 @@ def check(root):
                     target = folder_of(name)
                     if target and target != folder and target not in allowed:
                         errors.append(f"{where}: {folder} may not include {target} ({name})")
-                    if base == "include/llmc" and VENDOR.search(name) and not target:
+                    if base == "include/llmc" and not PUBLIC.fullmatch(name):
                         errors.append(f"{where}: public header includes {name}")
+                    if INTRINSICS.search(name) and not path.is_relative_to(root / KERNELS):
+                        errors.append(f"{where}: intrinsics outside {KERNELS} ({name})")
                     if name == "fstream":
                         errors.append(f"{where}: only core/file opens files ({name})")
     for folder in PUBLIC_ONLY:

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr int kMaxThreads = 1024;
 
-int processors_of_this_process() {
+[[maybe_unused]] int processors_of_this_process() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);

@@ -16,7 +16,7 @@ namespace llmc::cpu {
 /// first exception thrown inside is thrown again here. Without OpenMP the team is one thread.
 /// `threads` may be less than the stream's count. An fn that calls team_barrier must not throw.
 template <class Fn>
-void parallel_region(const Stream::Impl& stream, const Fn& fn) {
+void parallel_region([[maybe_unused]] const Stream::Impl& stream, const Fn& fn) {
   std::exception_ptr error;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(stream.threads)
