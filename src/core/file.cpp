@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -412,6 +413,25 @@ void rename_durably(const fs::path& from, const fs::path& to) {
   }
   sync_folder(folder_of(to));
   if (folder_of(from) != folder_of(to)) sync_folder(folder_of(from));
+}
+
+void exchange_durably(const fs::path& a, const fs::path& b) {
+#ifdef RENAME_EXCHANGE
+  const bool swapped = ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+  if (!swapped && errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) {
+    fail_system(concat("cannot swap ", a.string(), " with"), b, errno);
+  }
+#else
+  const bool swapped = false;
+#endif
+  if (!swapped) {
+    const fs::path aside = folder_of(a) / concat(a.filename().string(), ".swap");
+    rename_durably(b, aside);
+    rename_durably(a, b);
+    rename_durably(aside, a);
+  }
+  sync_folder(folder_of(a));
+  if (folder_of(a) != folder_of(b)) sync_folder(folder_of(b));
 }
 
 }  // namespace llmc

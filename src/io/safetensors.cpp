@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "io/tensor_stream.h"
 #include "llmc/core/checksum.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
@@ -18,7 +19,6 @@ using nlohmann::json;
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::size_t kStageBytes = std::size_t{1} << 22;
 
 struct ElementType {
   std::string_view name;
@@ -319,13 +319,9 @@ void SafetensorsReader::read(Stream& stream, const Tensor& dst, std::string_view
   if (entry.shape() != dst.shape()) {
     fail_file(path(), "tensor '", name, "': expected shape ", dst.shape(), ", got ", entry.shape());
   }
-  const auto step = static_cast<std::int64_t>(kStageBytes / size_of(dst.dtype()));
-  std::vector<char> stage(std::min(kStageBytes, dst.bytes()));
-  for (std::int64_t begin = 0; begin < dst.numel(); begin += step) {
-    const std::int64_t count = std::min(step, dst.numel() - begin);
-    read(entry, begin, count, stage.data());
-    copy_from_host(stream, dst.flat(begin, count), stage.data());
-  }
+  load_tensor(stream, dst, dst.dtype(), [&](std::int64_t begin, std::int64_t count, void* out) {
+    read(entry, begin, count, out);
+  });
 }
 
 struct SafetensorsWriter::Impl {
@@ -436,13 +432,8 @@ void SafetensorsWriter::write(Stream& stream, std::string_view name, const Tenso
     fail_file(impl_->path, "tensor '", name, "': expected ", entry.numel(), " elements of ",
               entry.dtype_name, ", got ", src.numel(), " of ", name_of(src.dtype()));
   }
-  const auto step = static_cast<std::int64_t>(kStageBytes / size_of(src.dtype()));
-  std::vector<char> stage(std::min(kStageBytes, src.bytes()));
-  for (std::int64_t begin = 0; begin < src.numel(); begin += step) {
-    const Tensor piece = src.flat(begin, std::min(step, src.numel() - begin));
-    copy_to_host(stream, stage.data(), piece);
-    write(name, stage.data(), piece.bytes());
-  }
+  store_tensor(stream, src, src.dtype(),
+               [&](const void* data, std::size_t bytes) { write(name, data, bytes); });
 }
 
 void SafetensorsWriter::commit() {

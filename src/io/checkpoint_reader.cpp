@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "io/manifest.h"
+#include "io/tensor_stream.h"
+#include "llmc/core/checksum.h"
+#include "llmc/core/error.h"
+#include "llmc/core/file.h"
+#include "llmc/io/checkpoint.h"
+#include "llmc/io/safetensors.h"
+
+namespace llmc {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kVerifyElements = std::int64_t{1} << 20;
+
+/// Reads the elements of one manifest tensor in order, and checks each piece as it ends.
+class PieceReader {
+ public:
+  PieceReader(const std::string& name, const ManifestTensor& tensor,
+              std::map<std::string, SafetensorsReader>& files)
+      : name_(name), tensor_(tensor), files_(files) {}
+
+  /// The next `count` elements.
+  void read(std::int64_t count, void* out) {
+    auto* to = static_cast<char*>(out);
+    while (count > 0) {
+      const ManifestPiece& piece = tensor_.pieces[piece_];
+      SafetensorsReader& file = files_.at(piece.file);
+      const std::int64_t n = std::min(count, piece.end - position_);
+      const auto bytes = static_cast<std::size_t>(n) * size_of(tensor_.dtype);
+      file.read(file.at(name_), position_ - piece.begin, n, to);
+      checksum_.update(to, bytes);
+      to += bytes;
+      count -= n;
+      position_ += n;
+      if (position_ == piece.end) finish_piece(file, piece);
+    }
+  }
+
+ private:
+  void finish_piece(const SafetensorsReader& file, const ManifestPiece& piece) {
+    if (checksum_.value() != piece.checksum) {
+      fail(
+          ErrorKind::kInput, "checkpoint", file.path().string(), ": tensor '", name_,
+          "': its checksum differs from the manifest; the file is damaged, use another checkpoint");
+    }
+    checksum_ = Checksum64();
+    if (piece_ + 1 < tensor_.pieces.size()) ++piece_;
+  }
+
+  const std::string& name_;
+  const ManifestTensor& tensor_;
+  std::map<std::string, SafetensorsReader>& files_;
+  Checksum64 checksum_;
+  std::size_t piece_ = 0;
+  std::int64_t position_ = 0;
+};
+
+}  // namespace
+
+struct CheckpointReader::Impl {
+  fs::path folder;
+  Manifest manifest;
+  std::map<std::string, SafetensorsReader> files;
+
+  template <class... Parts>
+  [[noreturn]] void fail_here(const Parts&... parts) const {
+    fail(ErrorKind::kInput, "checkpoint", folder.string(), ": ", parts...);
+  }
+
+  void open_files() {
+    for (const auto& [name, expected] : manifest.files) {
+      const fs::path path = folder / name;
+      std::error_code error;
+      const std::uint64_t bytes = fs::file_size(path, error);
+      if (error) fail_here("expected the file ", name, ", got none; the checkpoint is incomplete");
+      if (bytes != expected.bytes) {
+        fail_here(name, ": expected ", expected.bytes, " bytes, got ", bytes,
+                  "; the file is damaged, use another checkpoint");
+      }
+      const auto file = files.emplace(name, SafetensorsReader(path)).first;
+      if (file->second.header_checksum() != expected.header_checksum) {
+        fail_here(name,
+                  ": the checksum of its header differs from the manifest; the file is "
+                  "damaged, use another checkpoint");
+      }
+    }
+    for (const auto* tensors : {&manifest.weights, &manifest.state}) {
+      for (const auto& [name, tensor] : *tensors) check_pieces(name, tensor);
+    }
+  }
+
+  void check_pieces(const std::string& name, const ManifestTensor& tensor) const {
+    for (const ManifestPiece& piece : tensor.pieces) {
+      const SafetensorsEntry* entry = files.at(piece.file).find(name);
+      if (entry == nullptr || entry->dtype != tensor.dtype ||
+          entry->numel() != piece.end - piece.begin) {
+        fail_here(piece.file, ": expected ", piece.end - piece.begin, " elements of ",
+                  name_of(tensor.dtype), " under the name '", name, "'");
+      }
+    }
+  }
+
+  void load(Stream& stream, const Tensor& dst, const std::string& name,
+            const ManifestTensor& tensor) {
+    if (tensor.shape != dst.shape()) {
+      fail_here("tensor '", name, "': expected shape ", dst.shape(), ", got ", tensor.shape);
+    }
+    PieceReader pieces(name, tensor, files);
+    load_tensor(stream, dst, tensor.dtype,
+                [&](std::int64_t, std::int64_t count, void* out) { pieces.read(count, out); });
+  }
+
+  /// What is stored of a parameter; the masters where they are more exact than `dtype`'s weights.
+  std::pair<std::string, const ManifestTensor*> weights_of(const std::string& name,
+                                                           DType dtype) const {
+    const auto stored = manifest.weights.find(name);
+    if (stored == manifest.weights.end()) fail_here("expected a weight '", name, "', got none");
+    if (dtype == DType::kF32 && stored->second.dtype == DType::kBF16) {
+      const auto master = manifest.state.find(concat(kMasterState, ".", name));
+      if (master != manifest.state.end()) return {master->first, &master->second};
+    }
+    return {name, &stored->second};
+  }
+
+  void load_state(Stream& stream, const Tensor& dst, const std::string& name) {
+    if (const auto found = manifest.state.find(name); found != manifest.state.end()) {
+      load(stream, dst, name, found->second);
+      return;
+    }
+    const std::string prefix = concat(kMasterState, ".");
+    const auto weight = name.starts_with(prefix) ? manifest.weights.find(name.substr(prefix.size()))
+                                                 : manifest.weights.end();
+    if (weight == manifest.weights.end()) {
+      fail_here("expected optimizer state '", name, "', got none");
+    }
+    load(stream, dst, weight->first, weight->second);
+  }
+
+  /// Refuses state that the optimizer has no place for, but for masters of fp32 parameters.
+  void check_all_used(const std::vector<std::string>& wanted) const {
+    for (const auto& [name, tensor] : manifest.state) {
+      const bool used = std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+      if (!used && !name.starts_with(concat(kMasterState, "."))) {
+        fail_here("optimizer state '", name, "' is stored but the optimizer has none of that name");
+      }
+    }
+  }
+};
+
+CheckpointReader::CheckpointReader(const fs::path& folder) : impl_(std::make_unique<Impl>()) {
+  impl_->folder = folder;
+  const fs::path path = folder / kManifestName;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) {
+    impl_->fail_here("expected a checkpoint folder with ", kManifestName, ", got none");
+  }
+  constexpr std::uint64_t kManifestLimit = std::uint64_t{1} << 28;
+  impl_->manifest = manifest_from_json(read_text(path, kManifestLimit), path);
+  impl_->open_files();
+}
+
+CheckpointReader::~CheckpointReader() = default;
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+
+const fs::path& CheckpointReader::folder() const {
+  return impl_->folder;
+}
+
+const CheckpointInfo& CheckpointReader::info() const {
+  return impl_->manifest.info;
+}
+
+DType CheckpointReader::dtype() const {
+  const auto& weights = impl_->manifest.weights;
+  return weights.empty() ? DType::kF32 : weights.begin()->second.dtype;
+}
+
+void CheckpointReader::read_weights(Stream& stream, const ParameterSet& parameters) {
+  if (parameters.table().size() != impl_->manifest.weights.size()) {
+    impl_->fail_here("expected ", parameters.table().size(), " weights, got ",
+                     impl_->manifest.weights.size(), "; the model is another one");
+  }
+  for (ParameterSet::Id id = 0; id < parameters.table().size(); ++id) {
+    const auto [name, tensor] = impl_->weights_of(parameters.table()[id].name, parameters.dtype());
+    impl_->load(stream, parameters.value(id), name, *tensor);
+  }
+}
+
+void CheckpointReader::read_all(Stream& stream, const ParameterSet& parameters,
+                                Optimizer& optimizer, StepBlock* block) {
+  const CheckpointInfo& info = impl_->manifest.info;
+  if (optimizer.name() != info.optimizer) {
+    fail(ErrorKind::kConfig, "checkpoint", impl_->folder.string(), ": expected the optimizer ",
+         info.optimizer, ", got ", optimizer.name());
+  }
+  read_weights(stream, parameters);
+  optimizer.start(stream);
+  std::vector<std::string> wanted;
+  optimizer.visit_state([&](const std::string& name, const Tensor& tensor) {
+    impl_->load_state(stream, tensor, name);
+    wanted.push_back(name);
+  });
+  impl_->check_all_used(wanted);
+  optimizer.write_guard(stream, info.guard);
+
+  const Tensor bytes(block, DType::kU8, {static_cast<std::int64_t>(sizeof(StepBlock))});
+  StepBlock host;
+  copy_to_host(stream, &host, bytes);
+  host.updates = info.updates;
+  copy_from_host(stream, bytes, &host);
+}
+
+void CheckpointReader::verify() {
+  std::vector<char> piece;
+  for (const auto* tensors : {&impl_->manifest.weights, &impl_->manifest.state}) {
+    for (const auto& [name, tensor] : *tensors) {
+      PieceReader pieces(name, tensor, impl_->files);
+      for (std::int64_t begin = 0; begin < tensor.shape.numel(); begin += kVerifyElements) {
+        const std::int64_t count = std::min(kVerifyElements, tensor.shape.numel() - begin);
+        piece.resize(static_cast<std::size_t>(count) * size_of(tensor.dtype));
+        pieces.read(count, piece.data());
+      }
+    }
+  }
+}
+
+void verify_checkpoint(const fs::path& folder) {
+  CheckpointReader(folder).verify();
+}
+
+}  // namespace llmc
