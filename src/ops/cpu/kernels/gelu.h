@@ -14,12 +14,13 @@ inline VecF gelu(VecF x) {
   return x / (1.0f + exp(minus_2u));
 }
 
-/// The derivative of gelu at x, σ + x·σ·(1 − σ)·d(2u)/dx.
+/// The derivative of gelu at x, σ + x·σ·(1 − σ)·d(2u)/dx, where 1 − σ = σ·e^−2u.
 inline VecF gelu_gradient(VecF x) {
   const VecF s = x * x;
   const VecF minus_2u = x * (-1.5957691216f - 0.0713548163f * s);
-  const VecF sigmoid = 1.0f / (1.0f + exp(minus_2u));
-  return sigmoid + x * sigmoid * (1.0f - sigmoid) * (1.5957691216f + 0.2140644488f * s);
+  const VecF e = exp(minus_2u);
+  const VecF sigmoid = 1.0f / (1.0f + e);
+  return sigmoid + x * sigmoid * (e * sigmoid) * (1.5957691216f + 0.2140644488f * s);
 }
 
 }  // namespace llmc::cpu::LLMC_ISA

@@ -1,0 +1,194 @@
+#include "llmc/ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/isa_test.h"
+#include "support/oracle.h"
+#include "support/tolerance.h"
+
+namespace llmc::testing {
+namespace {
+
+class Attention : public IsaTest {};
+INSTANTIATE_TEST_SUITE_P(Isa, Attention, ::testing::ValuesIn(available_isas()), isa_name);
+
+constexpr AttentionSizes kSizes[] = {
+    {1, 1, 1, 1, 1},   {2, 1, 3, 3, 64},  {1, 2, 2, 1, 8},   {2, 7, 3, 3, 13},  {1, 63, 2, 2, 16},
+    {2, 64, 2, 2, 64}, {1, 65, 4, 2, 31}, {1, 67, 6, 2, 80}, {1, 130, 2, 1, 7}, {1, 200, 1, 1, 128},
+};
+
+float scale_of(const AttentionSizes& s) {
+  return 1.0f / std::sqrt(static_cast<float>(s.HS));
+}
+
+/// Sharp enough that the running maximum matters.
+TestTensor some_qkv(Stream& stream, DType dtype, const AttentionSizes& s) {
+  return TestTensor::random(stream, dtype, {s.B, s.T, s.heads(), s.HS}, 5, 1.5);
+}
+
+std::string name_of(const AttentionSizes& s) {
+  return concat("B ", s.B, " T ", s.T, " NH ", s.NH, " NKV ", s.NKV, " HS ", s.HS);
+}
+
+TEST_P(Attention, Forward) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const AttentionSizes& s : kSizes) {
+      SCOPED_TRACE(concat(llmc::name_of(dtype), " ", name_of(s)));
+      const auto qkv = some_qkv(stream, dtype, s);
+      const auto out = TestTensor::nan(stream, dtype, {s.B, s.T, s.NH, s.HS});
+      const auto lse = TestTensor::nan(stream, DType::kF32, {s.B, s.NH, s.T});
+      attention_forward(stream, out, lse, qkv, s.NKV, scale_of(s));
+      const Values x = qkv.values();
+      const auto exact = attention_forward(Arithmetic::kExact, s, x, scale_of(s));
+      const auto plain = attention_forward(Arithmetic::kPlainBf16, s, x, scale_of(s));
+      expect_close("out", out, exact.out, plain.out, s.HS + s.T);
+      expect_close("lse", lse.values(), exact.lse, s.HS + s.T);
+
+      const auto alone = TestTensor::nan(stream, dtype, {s.B, s.T, s.NH, s.HS});
+      attention_forward(stream, alone, {}, qkv, s.NKV, scale_of(s));
+      EXPECT_EQ(alone.bytes(), out.bytes());
+    }
+  }
+}
+
+TEST_P(Attention, Backward) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const AttentionSizes& s : kSizes) {
+      SCOPED_TRACE(concat(llmc::name_of(dtype), " ", name_of(s)));
+      const auto qkv = some_qkv(stream, dtype, s);
+      const auto dout = TestTensor::random(stream, dtype, {s.B, s.T, s.NH, s.HS}, 6);
+      const TestTensor out(stream, dtype, {s.B, s.T, s.NH, s.HS});
+      const TestTensor lse(stream, DType::kF32, {s.B, s.NH, s.T});
+      attention_forward(stream, out, lse, qkv, s.NKV, scale_of(s));
+      const auto dqkv = TestTensor::nan(stream, dtype, qkv->shape());
+      const auto scratch =
+          TestTensor::scratch(stream, attention_backward_scratch(stream, s.B, s.NH, s.T, s.HS));
+      attention_backward(stream, dqkv, dout, qkv, out, lse, scratch, s.NKV, scale_of(s));
+      const Values dy = dout.values();
+      const Values x = qkv.values();
+      const Values exact = attention_backward(Arithmetic::kExact, s, dy, x, scale_of(s));
+      const Values plain = attention_backward(Arithmetic::kPlainBf16, s, dy, x, scale_of(s));
+      expect_close("dqkv", dqkv, exact, plain, 4 * (s.HS + s.T));
+    }
+  }
+}
+
+// Scores of hundreds: exponentials would overflow without the running maximum.
+TEST_P(Attention, LargeScoresStayFinite) {
+  Stream stream = open();
+  const AttentionSizes s{1, 150, 1, 1, 16};
+  const auto qkv = TestTensor::random(stream, DType::kF32, {s.B, s.T, s.heads(), s.HS}, 5, 15.0);
+  const TestTensor out(stream, DType::kF32, {s.B, s.T, s.NH, s.HS});
+  attention_forward(stream, out, {}, qkv, s.NKV, 1.0f);
+  const auto exact = attention_forward(Arithmetic::kExact, s, qkv.values(), 1.0);
+  const Values y = out.values();
+  // A score of 1000 has a rounding error of about 1e-4, and so have the probabilities.
+  for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], exact.out[i], 2e-2);
+}
+
+TEST_P(Attention, TheFutureHasNoInfluence) {
+  Stream stream = open();
+  const AttentionSizes s{1, 90, 2, 1, 8};
+  const auto qkv = some_qkv(stream, DType::kF32, s);
+  const TestTensor out(stream, DType::kF32, {s.B, s.T, s.NH, s.HS});
+  attention_forward(stream, out, {}, qkv, s.NKV, scale_of(s));
+  const Values before = out.values();
+  Values changed = qkv.values();
+  const auto from = static_cast<std::ptrdiff_t>(70 * s.heads() * s.HS);
+  std::for_each(changed.begin() + from, changed.end(), [](double& x) { x = 3 - x; });
+  const TestTensor other(stream, DType::kF32, qkv->shape(), changed);
+  attention_forward(stream, out, {}, other, s.NKV, scale_of(s));
+  const Values after = out.values();
+  const auto border = static_cast<std::ptrdiff_t>(70 * s.NH * s.HS);
+  EXPECT_TRUE(std::equal(before.begin(), before.begin() + border, after.begin()));
+  EXPECT_FALSE(std::equal(before.begin() + border, before.end(), after.begin() + border));
+}
+
+// A prompt in one piece, in uneven pieces and token by token all give what the whole gives.
+TEST_P(Attention, DecodeEqualsForward) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const AttentionSizes& s : {AttentionSizes{2, 75, 4, 2, 24}, {1, 130, 3, 3, 64}}) {
+      const auto qkv = some_qkv(stream, dtype, s);
+      const Values x = qkv.values();
+      const auto exact = attention_forward(Arithmetic::kExact, s, x, scale_of(s));
+      const auto plain = attention_forward(Arithmetic::kPlainBf16, s, x, scale_of(s));
+      const std::int64_t max_T = s.T + 5;
+      const auto k_cache = TestTensor::nan(stream, dtype, {s.B, max_T, s.NKV, s.HS});
+      const auto v_cache = TestTensor::nan(stream, dtype, {s.B, max_T, s.NKV, s.HS});
+      Values all(exact.out.size());
+      const std::int64_t pieces[] = {1, 66, 3};
+      std::int64_t position = 0;
+      for (std::size_t piece = 0; position < s.T; ++piece) {
+        const std::int64_t n = std::min(pieces[std::min<std::size_t>(piece, 2)], s.T - position);
+        Values part;
+        for (std::int64_t b = 0; b < s.B; ++b) {
+          const auto begin =
+              x.begin() + static_cast<std::ptrdiff_t>((b * s.T + position) * s.heads() * s.HS);
+          part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(n * s.heads() * s.HS));
+        }
+        const TestTensor in(stream, dtype, {s.B, n, s.heads(), s.HS}, part);
+        const auto out = TestTensor::nan(stream, dtype, {s.B, n, s.NH, s.HS});
+        attention_decode(stream, out, k_cache, v_cache, in, position, scale_of(s));
+        const Values y = out.values();
+        const std::int64_t row = s.NH * s.HS;
+        for (std::int64_t b = 0; b < s.B; ++b) {
+          std::copy_n(y.begin() + static_cast<std::ptrdiff_t>(b * n * row), n * row,
+                      all.begin() + static_cast<std::ptrdiff_t>((b * s.T + position) * row));
+        }
+        position += n;
+      }
+      if (dtype == DType::kF32) {
+        expect_close("out", all, exact.out, s.HS + s.T);
+      } else {
+        expect_close_bf16("out", all, exact.out, plain.out, s.HS + s.T);
+      }
+    }
+  }
+}
+
+TEST_P(Attention, ThreadsDoNotChangeBits) {
+  for (const DType dtype : kFloatTypes) {
+    expect_same_bits_for_any_threads([&](Stream& stream) {
+      const AttentionSizes s{2, 70, 6, 2, 24};
+      const auto qkv = some_qkv(stream, dtype, s);
+      const auto dout = TestTensor::random(stream, dtype, {s.B, s.T, s.NH, s.HS}, 6);
+      const TestTensor out(stream, dtype, {s.B, s.T, s.NH, s.HS});
+      const TestTensor lse(stream, DType::kF32, {s.B, s.NH, s.T});
+      const TestTensor dqkv(stream, dtype, qkv->shape());
+      const auto scratch =
+          TestTensor::scratch(stream, attention_backward_scratch(stream, s.B, s.NH, s.T, s.HS));
+      attention_forward(stream, out, lse, qkv, s.NKV, scale_of(s));
+      attention_backward(stream, dqkv, dout, qkv, out, lse, scratch, s.NKV, scale_of(s));
+      return bytes_of(out, lse, dqkv);
+    });
+  }
+}
+
+TEST(AttentionErrors, NameTheArgument) {
+  Stream stream = open_stream();
+  const TestTensor qkv(stream, DType::kF32, {1, 4, 6, 8});
+  const TestTensor out(stream, DType::kF32, {1, 4, 2, 8});
+  const TestTensor lse(stream, DType::kF32, {1, 2, 4});
+  const TestTensor cache(stream, DType::kF32, {1, 5, 2, 8});
+  EXPECT_NO_THROW(attention_forward(stream, out, lse, qkv, 2, 1.0f));
+  expect_input_error([&] { attention_forward(stream, out, lse, qkv, 3, 1.0f); },
+                     "[attention_forward] heads: expected NH to be a multiple of NKV");
+  expect_input_error([&] { attention_forward(stream, qkv, lse, qkv, 2, 1.0f); },
+                     "[attention_forward] out: expected f32 (1, 4, 2, 8), got f32 (1, 4, 6, 8)");
+  expect_input_error([&] { attention_backward(stream, qkv, out, qkv, out, lse, {}, 2, 1.0f); },
+                     "[attention_backward] scratch: expected at least");
+  expect_input_error(
+      [&] { attention_decode(stream, out, cache, cache, qkv, 2, 1.0f); },
+      "[attention_decode] position: expected at most 5 tokens in the cache, got 2 + 4");
+  const TestTensor wide(stream, DType::kF32, {1, 1, 3, attention_max_head_size() + 1});
+  const TestTensor wide_out(stream, DType::kF32, {1, 1, 1, attention_max_head_size() + 1});
+  expect_input_error([&] { attention_forward(stream, wide_out, {}, wide, 1, 1.0f); },
+                     "[attention_forward] head size: expected 1 to");
+}
+
+}  // namespace
+}  // namespace llmc::testing

@@ -1,0 +1,141 @@
+#include "llmc/ops/embedding.h"
+
+#include <algorithm>
+
+#include "ops/isa_test.h"
+#include "support/oracle.h"
+#include "support/tolerance.h"
+
+namespace llmc::testing {
+namespace {
+
+class Embedding : public IsaTest {};
+INSTANTIATE_TEST_SUITE_P(Isa, Embedding, ::testing::ValuesIn(available_isas()), isa_name);
+
+struct Sizes {
+  std::int64_t B, T, C, V, max_T;
+};
+constexpr Sizes kSizes[] = {
+    {1, 1, 1, 1, 1}, {2, 5, 7, 11, 5}, {3, 17, 64, 29, 24}, {4, 8, 193, 5, 9}, {2, 3, 768, 50, 64}};
+
+/// Tokens with many repetitions; the last one of the vocabulary is never used.
+Values some_tokens(const Sizes& s) {
+  Values tokens(static_cast<std::size_t>(s.B * s.T));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<double>((i * i + 3 * i) %
+                                    static_cast<std::size_t>(std::max<std::int64_t>(1, s.V - 1)));
+  }
+  return tokens;
+}
+
+TEST_P(Embedding, Forward) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const Sizes& s : kSizes) {
+      const Values token = some_tokens(s);
+      const TestTensor tokens(stream, DType::kI32, {s.B, s.T}, token);
+      const auto wte = TestTensor::random(stream, dtype, {s.V, s.C}, 1);
+      const auto wpe = TestTensor::random(stream, dtype, {s.max_T, s.C}, 2);
+      const Values te = wte.values();
+      const Values pe = wpe.values();
+      for (const std::int64_t first : {std::int64_t{0}, s.max_T - s.T}) {
+        const auto out = TestTensor::nan(stream, dtype, {s.B, s.T, s.C});
+        embedding_forward(stream, out, tokens, wte, wpe, first);
+        Values exact(out.values().size());
+        for (std::size_t i = 0; i < exact.size(); ++i) {
+          const auto C = static_cast<std::size_t>(s.C);
+          const std::size_t row = i / C;
+          const auto position =
+              static_cast<std::size_t>(first) + row % static_cast<std::size_t>(s.T);
+          exact[i] =
+              te[static_cast<std::size_t>(token[row]) * C + i % C] + pe[position * C + i % C];
+        }
+        Values plain = exact;
+        for (double& x : plain) x = stored(Arithmetic::kPlainBf16, x);
+        expect_close("out", out, exact, plain, 1);
+      }
+      const auto alone = TestTensor::nan(stream, dtype, {s.B, s.T, s.C});
+      embedding_forward(stream, alone, tokens, wte, {}, 12345);
+      const Values y = alone.values();
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const auto C = static_cast<std::size_t>(s.C);
+        EXPECT_EQ(y[i], te[static_cast<std::size_t>(token[i / C]) * C + i % C]);
+      }
+    }
+  }
+}
+
+TEST_P(Embedding, Backward) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const Sizes& s : kSizes) {
+      for (const bool accumulate : {false, true}) {
+        const Values token = some_tokens(s);
+        const TestTensor tokens(stream, DType::kI32, {s.B, s.T}, token);
+        const auto dout = TestTensor::random(stream, dtype, {s.B, s.T, s.C}, 3);
+        const auto dwte = TestTensor::random(stream, DType::kF32, {s.V, s.C}, 4);
+        const auto dwpe = accumulate ? TestTensor::random(stream, DType::kF32, {s.max_T, s.C}, 5)
+                                     : TestTensor::nan(stream, DType::kF32, {s.max_T, s.C});
+        Values te = dwte.values();
+        Values pe = accumulate ? dwpe.values() : Values(static_cast<std::size_t>(s.max_T * s.C));
+        const Values te_before = te;
+        const auto scratch =
+            TestTensor::scratch(stream, embedding_backward_scratch(stream, s.B, s.T, s.C));
+        embedding_backward(stream, dwte, dwpe, dout, tokens, scratch, accumulate);
+        const Values dy = dout.values();
+        const auto C = static_cast<std::size_t>(s.C);
+        for (std::size_t i = 0; i < dy.size(); ++i) {
+          const std::size_t row = i / C;
+          te[static_cast<std::size_t>(token[row]) * C + i % C] += dy[i];
+          pe[row % static_cast<std::size_t>(s.T) * C + i % C] += dy[i];
+        }
+        expect_close("dwte", dwte.values(), te, s.B * s.T);
+        expect_close("dwpe", dwpe.values(), pe, s.B);
+        if (s.V > 1) {  // the unused token's row is untouched
+          const Values after = dwte.values();
+          const auto unused = static_cast<std::ptrdiff_t>((s.V - 1) * s.C);
+          EXPECT_TRUE(std::equal(after.begin() + unused, after.end(), te_before.begin() + unused));
+        }
+        if (!accumulate) {  // unused positions have no gradient
+          const Values after = dwpe.values();
+          EXPECT_TRUE(std::all_of(after.begin() + static_cast<std::ptrdiff_t>(s.T * s.C),
+                                  after.end(), [](double x) { return x == 0; }));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Embedding, ThreadsDoNotChangeBits) {
+  expect_same_bits_for_any_threads([](Stream& stream) {
+    const Sizes s{4, 33, 193, 7, 40};
+    const TestTensor tokens(stream, DType::kI32, {s.B, s.T}, some_tokens(s));
+    const auto dout = TestTensor::random(stream, DType::kF32, {s.B, s.T, s.C}, 3);
+    const TestTensor dwte(stream, DType::kF32, {s.V, s.C});
+    const TestTensor dwpe(stream, DType::kF32, {s.max_T, s.C});
+    const auto scratch =
+        TestTensor::scratch(stream, embedding_backward_scratch(stream, s.B, s.T, s.C));
+    embedding_backward(stream, dwte, dwpe, dout, tokens, scratch, false);
+    return bytes_of(dwte, dwpe);
+  });
+}
+
+TEST(EmbeddingErrors, NameTheTensor) {
+  Stream stream = open_stream();
+  const TestTensor wte(stream, DType::kF32, {5, 4});
+  const TestTensor wpe(stream, DType::kF32, {3, 4});
+  const TestTensor out(stream, DType::kF32, {2, 3, 4});
+  const TestTensor tokens(stream, DType::kI32, {2, 3});
+  const TestTensor floats(stream, DType::kF32, {2, 3});
+  expect_input_error([&] { embedding_forward(stream, out, floats, wte, wpe); },
+                     "[embedding_forward] tokens");
+  expect_input_error([&] { embedding_forward(stream, out, tokens, wte, wpe, 1); },
+                     "[embedding_forward] positions: expected at most 3, got 1 to 4");
+  expect_input_error([&] { embedding_forward(stream, floats, tokens, wte, wpe); },
+                     "[embedding_forward] out");
+  expect_input_error([&] { embedding_backward(stream, floats, {}, out, tokens, {}, false); },
+                     "[embedding_backward] dwte");
+}
+
+}  // namespace
+}  // namespace llmc::testing

@@ -1,0 +1,183 @@
+#include "llmc/ops/step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/isa_test.h"
+#include "support/tolerance.h"
+
+namespace llmc::testing {
+namespace {
+
+class SumOfSquares : public IsaTest {};
+INSTANTIATE_TEST_SUITE_P(Isa, SumOfSquares, ::testing::ValuesIn(available_isas()), isa_name);
+
+TEST_P(SumOfSquares, OfEveryBlock) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const std::int64_t n :
+         {std::int64_t{1}, std::int64_t{37}, kNormBlock, kNormBlock + 1, 3 * kNormBlock - 5}) {
+      const auto values = TestTensor::random(stream, dtype, {n}, 1, 2.0);
+      const std::int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
+      const auto partials = TestTensor::nan(stream, DType::kF32, {blocks});
+      sum_of_squares(stream, partials, values);
+      Values exact(static_cast<std::size_t>(blocks));
+      const Values x = values.values();
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        exact[i / static_cast<std::size_t>(kNormBlock)] += x[i] * x[i];
+      }
+      expect_close("partials", partials.values(), exact, kNormBlock);
+    }
+  }
+}
+
+TEST_P(SumOfSquares, SlicesAndThreadsDoNotChangeBits) {
+  const std::int64_t n = 5 * kNormBlock + 7;
+  expect_same_bits_for_any_threads([&](Stream& stream) {
+    const auto values = TestTensor::random(stream, DType::kF32, {n}, 1);
+    const TestTensor partials(stream, DType::kF32, {6});
+    sum_of_squares(stream, partials, values);
+    const TestTensor sliced(stream, DType::kF32, {6});
+    const Tensor v = values;
+    const Tensor p = sliced;
+    sum_of_squares(stream, p.flat(0, 2), v.flat(0, 2 * kNormBlock));
+    sum_of_squares(stream, p.flat(2, 4), v.flat(2 * kNormBlock, n - 2 * kNormBlock));
+    EXPECT_EQ(sliced.bytes(), partials.bytes());
+    return bytes_of(partials);
+  });
+}
+
+/// Runs steps with given losses and norms through the guard.
+class Guard : public ::testing::Test {
+ protected:
+  StepBlock step(double loss, double norm, const GuardOptions& options = {},
+                 double nominal_tokens = 8, std::int64_t counted = 8) {
+    begin_step(stream_, block_.device(),
+               {.lr = 0.5f, .seed = 9, .step = next_++, .nominal_tokens = nominal_tokens});
+    StepBlock b = block_.get();
+    b.loss_sum = loss * static_cast<double>(counted);
+    b.counted_tokens = counted;
+    block_.set(b);
+    const TestTensor partials(stream_, DType::kF32, {2}, {norm * norm * 0.25, norm * norm * 0.75});
+    finish_gradients(stream_, block_.device(), guard_.device(), partials, options);
+    return block_.get();
+  }
+
+  Stream stream_ = open_stream();
+  TestStruct<StepBlock> block_{stream_};
+  TestStruct<StepGuard> guard_{stream_};
+  std::int64_t next_ = 0;
+};
+
+TEST_F(Guard, BeginStepClearsAllButTheUpdates) {
+  StepBlock b;
+  b.loss_sum = 3;
+  b.counted_tokens = 4;
+  b.loss = 5;
+  b.grad_norm = 6;
+  b.grad_scale = 7;
+  b.skip = kLossOutlier;
+  b.loss_z = 8;
+  b.grad_z = 8;
+  b.updates = 11;
+  block_.set(b);
+  begin_step(stream_, block_.device(), {.lr = 0.5f, .seed = 9, .step = 3, .nominal_tokens = 64});
+  b = block_.get();
+  EXPECT_EQ(b.lr, 0.5f);
+  EXPECT_EQ(b.seed, 9u);
+  EXPECT_EQ(b.step, 3);
+  EXPECT_EQ(b.nominal_tokens, 64);
+  EXPECT_EQ(b.loss_sum, 0);
+  EXPECT_EQ(b.counted_tokens, 0);
+  EXPECT_EQ(b.loss, 0);
+  EXPECT_EQ(b.grad_norm, 0);
+  EXPECT_EQ(b.grad_scale, 0);
+  EXPECT_EQ(b.skip, kNoSkip);
+  EXPECT_EQ(b.loss_z, 0);
+  EXPECT_EQ(b.grad_z, 0);
+  EXPECT_EQ(b.updates, 11);
+}
+
+TEST_F(Guard, LossNormAndScaleAreThoseOfTheMeanOverCountedTokens) {
+  const StepBlock b = step(2.25, 0.5, {.grad_clip = 0.25f}, 8, 4);
+  EXPECT_FLOAT_EQ(b.loss, 2.25f);
+  EXPECT_FLOAT_EQ(b.grad_norm, 1.0f);  // scaled by 1/8, though only 4 tokens count
+  EXPECT_FLOAT_EQ(b.grad_scale, 2.0f * 0.25f);
+  EXPECT_EQ(b.skip, kNoSkip);
+  EXPECT_EQ(b.updates, 1);
+}
+
+TEST_F(Guard, ClipsOnlyAboveTheLimitAndOnlyWhenAsked) {
+  EXPECT_FLOAT_EQ(step(1, 4.0, {.grad_clip = 1.0f}).grad_scale, 0.25f);
+  EXPECT_FLOAT_EQ(step(1, 0.5, {.grad_clip = 1.0f}).grad_scale, 1.0f);
+  EXPECT_FLOAT_EQ(step(1, 4.0).grad_scale, 1.0f);
+  EXPECT_EQ(block_.get().updates, 3);
+}
+
+TEST_F(Guard, NonFiniteValuesSkipAndNeverEnterTheWindows) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  step(1, 1);
+  for (const double bad : {kNan, kInf, -kInf}) {
+    const StepBlock b = step(bad, 1);
+    EXPECT_EQ(b.skip, kNonFiniteLoss);
+    EXPECT_EQ(b.grad_scale, 0);
+  }
+  for (const double bad : {kNan, kInf}) EXPECT_EQ(step(1, bad).skip, kNonFiniteGradient);
+  EXPECT_EQ(step(1, 1, {}, 8, 0).skip, kNoTargets);
+  EXPECT_EQ(guard_.get().loss.count, 1);
+  EXPECT_EQ(guard_.get().grad_norm.count, 1);
+  EXPECT_EQ(block_.get().updates, 1);
+  EXPECT_EQ(step(1, 1).skip, kNoSkip);
+  EXPECT_EQ(block_.get().updates, 2);
+}
+
+TEST_F(Guard, OutliersAreJudgedOnceTheWindowIsFull) {
+  const GuardOptions options{.skip_loss_z = 4.0f, .skip_grad_z = 5.0f};
+  double mean = 0;
+  double variance = 0;
+  for (int i = 0; i < OutlierWindow::kSize; ++i) {
+    const double x = 3 + 0.1 * std::sin(i);
+    const StepBlock b = step(x, i == 5 ? 50 : 1 + 0.01 * (i % 3), options);
+    EXPECT_EQ(b.skip, kNoSkip) << i;
+    EXPECT_EQ(b.loss_z, 0) << i;
+    EXPECT_EQ(b.grad_z, 0) << i;
+    mean += x / OutlierWindow::kSize;
+  }
+  for (int i = 0; i < OutlierWindow::kSize; ++i) {
+    const double d = 3 + 0.1 * std::sin(i) - mean;
+    variance += d * d / OutlierWindow::kSize;
+  }
+  const double limit = mean + 4 * std::sqrt(variance);
+  StepBlock b = step(limit + 0.001, 1, options);
+  EXPECT_EQ(b.skip, kLossOutlier);
+  EXPECT_NEAR(b.loss_z, 4 + 0.001 / std::sqrt(variance), 1e-3);
+  EXPECT_EQ(b.updates, OutlierWindow::kSize);
+  EXPECT_EQ(step(mean, 1000, options).skip, kGradientOutlier);
+  EXPECT_EQ(step(mean, 1000, {.skip_loss_z = 4.0f}).skip, kNoSkip);  // not asked for
+  b = step(limit - 0.001, 1, options);
+  EXPECT_EQ(b.skip, kNoSkip);
+  EXPECT_EQ(b.updates, OutlierWindow::kSize + 2);
+  EXPECT_EQ(step(-1000, 1, options).skip, kNoSkip);  // a low loss is no outlier
+}
+
+TEST_F(Guard, TheWindowHoldsTheLastAcceptedValues) {
+  for (int i = 0; i < OutlierWindow::kSize + 3; ++i) step(i, 1000 + i);
+  const StepGuard g = guard_.get();
+  EXPECT_EQ(g.loss.count, OutlierWindow::kSize);
+  for (int i = 3; i < OutlierWindow::kSize + 3; ++i) {
+    const auto* const end = std::end(g.loss.values);
+    EXPECT_NE(std::find(std::begin(g.loss.values), end, static_cast<float>(i)), end) << i;
+  }
+}
+
+TEST_F(Guard, EqualValuesHaveNoScore) {
+  const GuardOptions options{.skip_loss_z = 2.0f, .skip_grad_z = 2.0f};
+  for (int i = 0; i < OutlierWindow::kSize + 2; ++i) {
+    EXPECT_EQ(step(2.5, 1.5, options).skip, kNoSkip);
+  }
+}
+
+}  // namespace
+}  // namespace llmc::testing
