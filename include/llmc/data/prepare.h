@@ -27,15 +27,18 @@ struct PrepareOptions {
   std::vector<std::filesystem::path> inputs;  ///< text files, each read whole
   DocumentSplit split = DocumentSplit::kFile;
 
-  std::string corpus;      ///< "tales": draw text in place of reading inputs
+  std::string corpus;      ///< "tales": draw text in place of reading inputs; each is a document
   std::int64_t bytes = 0;  ///< with corpus: at least this much text
-  std::uint64_t seed = 0;  ///< with corpus
+  std::uint64_t seed = 0;  ///< with corpus: which text
 
   std::int64_t val_tokens = 0;    ///< the first tokens go to NAME_val.bin; 0: there is no such file
   std::int64_t shard_tokens = 0;  ///< at most so many in a training file; 0: all in one
   std::filesystem::path out_dir;
   std::string name;
 };
+
+/// A config error that names the option if the options cannot be used.
+void check_prepare_options(const PrepareOptions& options);
 
 /// Turns text into NAME_val.bin and NAME_train.bin in out_dir (NAME_train_000001.bin and so on with
 /// shard_tokens), and writes the sidecar NAME.json last. Until all is written, files stand in the
