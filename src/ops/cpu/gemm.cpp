@@ -199,9 +199,29 @@ class Product {
                          (row - packed.begin - panels.begin * tile_rows()) * work.partial_ld +
                          (strip - group.begin) * tile_cols();
         }
+        if (panel == panels.begin) {
+          if (strip + 1 < group.end) {
+            set_next(work, strip + 1, block);
+          } else if (block + 1 < depth_blocks_) {
+            set_next(work, group.begin, block + 1);
+          } else if (strip + 1 < ceil_div(n_, tile_cols())) {
+            set_next(work, strip + 1, 0);
+          }
+        }
         kernels_.multiply(work, out_);
       }
     }
+  }
+
+  void set_next(GemmBlock& work, std::int64_t strip, std::int64_t block) const {
+    const std::int64_t size = static_cast<std::int64_t>(size_of(b_.dtype));
+    const std::int64_t width = std::min(tile_cols(), n_ - strip * tile_cols());
+    const std::int64_t w = strip * tile_cols(), d = block * depth_block_;
+    work.next = static_cast<const char*>(b_.data) +
+                size * (b_.depth_contiguous ? w * b_.ld + d : d * b_.ld + w);
+    work.next_rows = b_.depth_contiguous ? width : depth_of(block);
+    work.next_row_bytes = size * (b_.depth_contiguous ? depth_of(block) : width);
+    work.next_row_stride = size * b_.ld;
   }
 
   /// Packing pays where a strip is used by many rows.

@@ -91,11 +91,32 @@ void store_tile(const Tile& tile, const GemmBlock& block, const GemmOutput& out,
   }
 }
 
-/// The inner loop: R rows of a panel of a times a strip of b, one rank-1 update per depth. Its sums
-/// go to `tile`.
-template <int R>
-void multiply_tile(Tile& tile, const float* a, const float* b, std::int64_t b_stride,
-                   std::int64_t depth) {
+/// Takes finished accumulators to a Tile.
+struct ToTile {
+  Tile& tile;
+  void operator()(int i, int j, VecF sum) const { store(&tile.sums[i][j * kWidth], sum); }
+};
+
+/// Takes finished accumulators straight to the fp32 output, for the usual cases.
+template <bool kAdd, bool kBias>
+struct ToOutput {
+  float* c;
+  std::int64_t ld;
+  float alpha;
+  const float* bias;
+  void operator()(int i, int j, VecF sum) const {
+    float* p = c + i * ld + j * kWidth;
+    VecF v = sum * alpha;
+    if constexpr (kAdd) v += load(p);
+    if constexpr (kBias) v += load(bias + j * kWidth);
+    store(p, v);
+  }
+};
+
+/// The inner loop: R rows of a panel of a times a strip of b, one rank-1 update per depth.
+template <int R, class Sink>
+void multiply_tile(const float* a, const float* b, std::int64_t b_stride, std::int64_t depth,
+                   const Sink& sink) {
   VecF sums[R][kTileVectors] = {};
   for (std::int64_t d = 0; d < depth; ++d) {
     VecF row[kTileVectors];
@@ -113,33 +134,98 @@ void multiply_tile(Tile& tile, const float* a, const float* b, std::int64_t b_st
 #pragma GCC unroll 16
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kTileVectors; ++j) store(&tile.sums[i][j * kWidth], sums[i][j]);
+    for (int j = 0; j < kTileVectors; ++j) sink(i, j, sums[i][j]);
   }
 }
 
 /// multiply_tile for the `rows` < kTileRows of a last panel.
 template <int R = kTileRows - 1>
-void multiply_edge(Tile& tile, std::int64_t rows, const float* a, const float* b,
-                   std::int64_t b_stride, std::int64_t depth) {
+void multiply_edge(std::int64_t rows, const float* a, const float* b, std::int64_t b_stride,
+                   std::int64_t depth, const ToTile& sink) {
   if (rows == R) {
-    multiply_tile<R>(tile, a, b, b_stride, depth);
+    multiply_tile<R>(a, b, b_stride, depth, sink);
   } else if constexpr (R > 1) {
-    multiply_edge<R - 1>(tile, rows, a, b, b_stride, depth);
+    multiply_edge<R - 1>(rows, a, b, b_stride, depth, sink);
   }
+}
+
+/// Walks over the lines of a region, a few at a time.
+class Prefetch {
+ public:
+  Prefetch(const GemmBlock& block) : row_(static_cast<const char*>(block.next)), region_(block) {
+    const std::int64_t panels = (block.rows + kTileRows - 1) / kTileRows;
+    const std::int64_t lines = block.next_rows * ((block.next_row_bytes + kLine - 1) / kLine);
+    lines_per_tile_ = (lines + panels - 1) / panels;
+  }
+  void next() {
+    for (std::int64_t i = 0; i < lines_per_tile_ && rows_done_ < region_.next_rows; ++i) {
+      __builtin_prefetch(row_ + offset_, 0, 2);
+      offset_ += kLine;
+      if (offset_ >= region_.next_row_bytes) {
+        offset_ = 0;
+        row_ += region_.next_row_stride;
+        ++rows_done_;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  const char* row_;
+  const GemmBlock& region_;
+  std::int64_t lines_per_tile_;
+  std::int64_t offset_ = 0, rows_done_ = 0;
+};
+
+/// A block whose columns fill the strip and whose output is a plain fp32 sum, but for a last panel
+/// of fewer rows. Returns the rows done.
+template <bool kAdd, bool kBias>
+std::int64_t multiply_plain(const GemmBlock& block, const GemmOutput& out) {
+  ToOutput<kAdd, kBias> sink;
+  sink.c = static_cast<float*>(out.c) + block.row * out.ld + block.col;
+  sink.ld = out.ld;
+  sink.alpha = out.alpha;
+  sink.bias = kBias ? static_cast<const float*>(out.bias) + block.col : nullptr;
+  const float* a = block.a;
+  Prefetch prefetch(block);
+  std::int64_t row = 0;
+  for (; row + kTileRows <= block.rows; row += kTileRows) {
+    prefetch.next();
+    for (int i = 0; i < kTileRows; ++i) {
+      for (int j = 0; j < kTileCols; j += 16) __builtin_prefetch(sink.c + i * out.ld + j, 1);
+    }
+    multiply_tile<kTileRows>(a, block.b, block.b_stride, block.depth, sink);
+    a += kTileRows * block.depth;
+    sink.c += kTileRows * out.ld;
+  }
+  return row;
+}
+
+/// Hands the whole panels of a block to multiply_plain where that can do it.
+std::int64_t try_plain(const GemmBlock& block, const GemmOutput& out) {
+  const bool add = !block.first || out.beta == 1.0f;
+  const bool bias = block.last && out.bias != nullptr;
+  if (block.cols != kTileCols || out.c_type != DType::kF32) return 0;
+  if (block.first && out.beta != 0.0f && out.beta != 1.0f) return 0;
+  if (block.last && out.epilogue != GemmEpilogue::kNone) return 0;
+  if (bias && out.bias_type != DType::kF32) return 0;
+  if (add)
+    return bias ? multiply_plain<true, true>(block, out) : multiply_plain<true, false>(block, out);
+  return bias ? multiply_plain<false, true>(block, out) : multiply_plain<false, false>(block, out);
 }
 
 void multiply(const GemmBlock& block, const GemmOutput& out) {
   Tile tile;
-  const float* a = block.a;
-  for (std::int64_t row = 0; row < block.rows; row += kTileRows) {
+  std::int64_t row = try_plain(block, out);
+  for (; row < block.rows; row += kTileRows) {
+    const float* a = block.a + row * block.depth;
     const std::int64_t rows = block.rows - row < kTileRows ? block.rows - row : kTileRows;
     if (rows == kTileRows) {
-      multiply_tile<kTileRows>(tile, a, block.b, block.b_stride, block.depth);
+      multiply_tile<kTileRows>(a, block.b, block.b_stride, block.depth, ToTile{tile});
     } else {
-      multiply_edge(tile, rows, a, block.b, block.b_stride, block.depth);
+      multiply_edge(rows, a, block.b, block.b_stride, block.depth, ToTile{tile});
     }
     store_tile(tile, block, out, row, rows);
-    a += kTileRows * block.depth;
   }
 }
 

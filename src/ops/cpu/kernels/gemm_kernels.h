@@ -50,6 +50,11 @@ struct GemmBlock {
   float* partial;
   std::int64_t partial_ld;
   bool first, last;  ///< whether this is the first or last block of the summed dimension
+  /// Memory to bring into the L2 cache meanwhile, the next strip's source: rows of bytes.
+  const void* next = nullptr;
+  std::int64_t next_rows = 0;
+  std::int64_t next_row_bytes = 0;
+  std::int64_t next_row_stride = 0;
 };
 
 /// The inner loops of the matrix product, one table per instruction set.
