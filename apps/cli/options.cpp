@@ -133,8 +133,11 @@ void OptionParser::add_config_options(std::vector<ConfigSetting>& settings) {
                           });
     added->group(std::string(option.group));
     const std::string standard = option_text(defaults, option);
-    if (!standard.empty()) added->default_str(standard);
-    if (is_bool) added->expected(0, 1);
+    if (is_bool) {
+      added->expected(0, 1)->type_name(concat("[true|false]=", standard));
+    } else if (!standard.empty()) {
+      added->default_str(standard);
+    }
   }
 }
 

@@ -30,6 +30,7 @@ Json to_json(const StartEvent& e) {
           {"tokens_per_step", e.tokens_per_step},
           {"train_tokens", e.train_tokens},
           {"val_tokens", e.val_tokens},
+          {"val_entropy_bits_per_byte", number_or_null(e.val_entropy_bits_per_byte)},
           {"device", e.device},
           {"config", e.config}};
 }

@@ -30,6 +30,8 @@ struct StartEvent {
   std::int64_t total_steps = 0;
   std::int64_t train_tokens = 0;  ///< of one epoch; 0: without end
   std::int64_t val_tokens = 0;    ///< of one validation; 0: none
+  /// Exact entropy of the validation data, which no model can beat, where that is known.
+  std::optional<double> val_entropy_bits_per_byte;
 };
 
 /// A step is finished; there is one event for each. The loss is that of its batch before the
@@ -73,11 +75,11 @@ struct SampleEvent {
   std::string text;  ///< the ids, separated by spaces, where there is no tokenizer
 };
 
-/// A checkpoint is on disk.
+/// A checkpoint is taken; it is on disk by the next one, or by the StopEvent.
 struct CheckpointEvent {
   std::int64_t step = 0;
   std::filesystem::path path;
-  double ms = 0;
+  double ms = 0;  ///< that training waited for it
 };
 
 enum class StopReason {

@@ -1,0 +1,81 @@
+// Trains a model: docs/configuration.md lists the options.
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/app.h"
+#include "cli/console.h"
+#include "cli/options.h"
+#include "cli/signals.h"
+#include "llmc/train/training_run.h"
+
+namespace {
+
+using llmc::cli::Work;
+
+constexpr const char* kFirstSteps =
+    "train: trains a GPT on token files. To try it, paste these lines:\n\n"
+    "  build/cpu-release/apps/prepare --corpus tales --bytes 4000000 --seed 1 --val-tokens 100000"
+    " --out-dir data/tales --name tales\n"
+    "  build/cpu-release/apps/train --config configs/quickstart.toml --out-dir runs/quickstart\n"
+    "  build/cpu-release/apps/sample --checkpoint runs/quickstart --max-new-tokens 400\n\n"
+    "Options: train --help, or docs/configuration.md.\n";
+
+int train(llmc::TrainingRun& run) {
+  llmc::cli::Console console(std::cout, isatty(STDOUT_FILENO) == 1);
+  run.add_sink(console);
+  const std::atomic<int>& signal = llmc::cli::watch_signals();
+  const llmc::StopEvent stop = run.run(&signal);
+  switch (stop.reason) {
+    case llmc::StopReason::kSignal:
+      return llmc::cli::kSignalled + signal;
+    case llmc::StopReason::kBadSteps:
+      return llmc::cli::kFailed;
+    default:
+      return llmc::cli::kDone;
+  }
+}
+
+Work prepare(int argc, char** argv) {
+  std::string config_file;
+  bool print_options = false;
+  std::vector<llmc::ConfigSetting> given;
+  llmc::cli::OptionParser parser("train", "Trains a GPT on token files.");
+  parser.add("config", config_file, "Flat TOML file with any of the options below.");
+  parser.add_flag("print-options", print_options, "Print docs/configuration.md.");
+  parser.add_config_options(given);
+  if (argc == 1) {
+    std::cout << kFirstSteps;
+    return {};
+  }
+  if (!parser.parse(argc, argv)) return {};
+  if (print_options) {
+    std::cout << llmc::config_page();
+    return {};
+  }
+  std::string name = "train";
+  std::vector<llmc::ConfigSetting> settings;
+  if (!config_file.empty()) {
+    settings = llmc::read_config(config_file);
+    name = std::filesystem::path(config_file).stem().string();
+  }
+  settings.insert(settings.end(), given.begin(), given.end());
+  auto run = std::make_shared<llmc::TrainingRun>(llmc::plan_run(settings, name));
+  if (run->config().dry_run) {
+    std::cout << run->report();
+    return {};
+  }
+  run->open();
+  return [run] { return train(*run); };
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return llmc::cli::run_app("train", [&] { return prepare(argc, argv); });
+}

@@ -1,0 +1,189 @@
+#include <algorithm>
+#include <ctime>
+
+#include "llmc/core/error.h"
+#include "llmc/core/log.h"
+#include "llmc/train/run_folder.h"
+#include "llmc/train/training_run.h"
+
+namespace llmc {
+namespace fs = std::filesystem;
+namespace {
+
+std::string timestamp() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
+  return text;
+}
+
+// The checkpoint that `resume` means; nothing if auto finds none.
+std::optional<fs::path> checkpoint_to_resume(const TrainConfig& config) {
+  if (config.resume.empty()) return std::nullopt;
+  if (config.overwrite) {
+    fail(ErrorKind::kConfig, "run", "expected resume or overwrite, got both");
+  }
+  if (config.resume == "auto") {
+    if (config.out_dir.empty()) {
+      fail(ErrorKind::kConfig, "run", "resume = auto: expected out_dir to be given as well");
+    }
+    return latest_checkpoint(config.out_dir);
+  }
+  const ModelLoader loader(config.resume);
+  if (!loader.checkpoint()) {
+    fail(ErrorKind::kConfig, "run", "resume: expected auto, a run or a checkpoint folder, got ",
+         config.resume);
+  }
+  return loader.source();
+}
+
+// The first option whose value would change although it must stay.
+void refuse_changes(const TrainConfig& recorded, const TrainConfig& wanted,
+                    const fs::path& checkpoint) {
+  for (const ConfigOption& option : config_options()) {
+    if (option.on_resume != OnResume::kFixed) continue;
+    const std::string before = option_text(recorded, option);
+    const std::string after = option_text(wanted, option);
+    if (before != after) {
+      fail(ErrorKind::kConfig, "run", option.key, ": expected ", before.empty() ? "''" : before,
+           " as recorded in ", checkpoint.string(), ", got ", after.empty() ? "''" : after,
+           "; it cannot change on resume");
+    }
+  }
+}
+
+// A run goes on without its tokenizer, which only samples need.
+std::unique_ptr<Tokenizer> tokenizer_of_run(const fs::path& run, const TrainConfig& config) {
+  if (config.tokenizer.empty()) return nullptr;
+  const fs::path copy = run / kTokenizerFolder;
+  try {
+    return load_tokenizer(fs::exists(copy) ? copy : fs::path(config.tokenizer));
+  } catch (const Error& error) {
+    log(LogLevel::kWarning, concat("samples will be token ids: ", error.what()));
+    return nullptr;
+  }
+}
+
+void plan_resume(RunPlan& plan, std::span<const ConfigSetting> given, const TrainConfig& asked) {
+  const fs::path& checkpoint = *plan.checkpoint;
+  const ModelLoader loader(checkpoint);
+  const fs::path run = loader.run_folder().value_or(fs::path());
+  if (run.empty() && asked.out_dir.empty()) {
+    fail(ErrorKind::kConfig, "run", "out_dir: expected a folder, got none; ", checkpoint.string(),
+         " lies in no run");
+  }
+  TrainConfig recorded;
+  apply_settings(recorded, parse_config(loader.checkpoint()->train_config,
+                                        (checkpoint / "manifest.json").string()));
+  plan.config = recorded;
+  apply_settings(plan.config, given);
+  plan.tokenizer = tokenizer_of_run(run, recorded);
+  resolve(plan.config, plan.tokenizer.get(), nullptr);
+  refuse_changes(recorded, plan.config, checkpoint);
+  plan.model = loader.config();
+  if (asked.out_dir.empty()) plan.config.out_dir = run.string();
+  const bool same_run = fs::weakly_canonical(plan.config.out_dir) == fs::weakly_canonical(run);
+  if (!same_run && holds_run(plan.config.out_dir)) {
+    fail(ErrorKind::kConfig, "run", "out_dir: expected the run of ", checkpoint.string(),
+         " or a new folder, got ", plan.config.out_dir, ", which holds another run");
+  }
+}
+
+void plan_start(RunPlan& plan, std::string_view name) {
+  TrainConfig& config = plan.config;
+  if (!config.tokenizer.empty()) plan.tokenizer = load_tokenizer(config.tokenizer);
+  if (config.init_from != "scratch") plan.init.emplace(config.init_from);
+  plan.model = resolve(config, plan.tokenizer.get(), plan.init ? &*plan.init : nullptr);
+  if (config.dry_run) return;
+  if (config.out_dir.empty()) config.out_dir = concat("runs/", name, "-", timestamp());
+  if (!holds_run(config.out_dir)) return;
+  plan.clear_folder = config.overwrite || config.resume == "auto";
+  if (!plan.clear_folder) {
+    fail(ErrorKind::kConfig, "run", "out_dir: expected a new folder, got ", config.out_dir,
+         ", which holds a run; continue it with --resume auto or delete it with --overwrite");
+  }
+}
+
+void take_size(std::int64_t& given, std::int64_t from_file, std::string_view key,
+               std::string_view file) {
+  if (given != 0 && given != from_file) {
+    fail(ErrorKind::kConfig, "run", key, ": expected ", from_file, " as in ", file, ", got ",
+         given);
+  }
+  given = from_file;
+}
+
+void need_size(std::int64_t size, std::string_view key) {
+  if (size > 0) return;
+  fail(ErrorKind::kConfig, "run", key, ": expected a number above 0, got 0; give it, or a preset ",
+       "with model");
+}
+
+// The sizes that neither a preset nor the options leave open.
+ModelConfig model_of_sizes(TrainConfig& config, const Tokenizer* tokenizer) {
+  ModelConfig preset;
+  const bool named = !config.model.empty();
+  if (named) preset = ModelConfig::preset(config.model);
+  const auto fill = [&](std::int64_t& size, std::int64_t from_preset, std::string_view key) {
+    if (size == 0 && named) size = from_preset;
+    need_size(size, key);
+  };
+  fill(config.n_layer, preset.n_layer, "n_layer");
+  fill(config.n_head, preset.n_head, "n_head");
+  fill(config.n_embd, preset.n_embd, "n_embd");
+  fill(config.block_size, preset.block_size, "block_size");
+  if (config.vocab_size == 0 && tokenizer) config.vocab_size = tokenizer->vocab_size();
+  fill(config.vocab_size, preset.vocab_size, "vocab_size");
+  return ModelConfig::gpt2(config.n_layer, config.n_head, config.n_embd, config.block_size,
+                           config.vocab_size);
+}
+
+}  // namespace
+
+ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const ModelLoader* init) {
+  ModelConfig model;
+  if (init) {
+    model = init->config();
+    const std::string file = init->source().string();
+    take_size(config.n_layer, model.n_layer, "n_layer", file);
+    take_size(config.n_head, model.n_head, "n_head", file);
+    take_size(config.n_embd, model.n_embd, "n_embd", file);
+    take_size(config.block_size, model.block_size, "block_size", file);
+    take_size(config.vocab_size, model.vocab_size, "vocab_size", file);
+  } else {
+    model = model_of_sizes(config, tokenizer);
+  }
+  model.validate();
+  if (tokenizer && tokenizer->vocab_size() > config.vocab_size) {
+    fail(ErrorKind::kConfig, "run", "vocab_size: expected at least the ", tokenizer->vocab_size(),
+         " tokens of the tokenizer, got ", config.vocab_size);
+  }
+  if (config.seq_len == 0) config.seq_len = config.block_size;
+  if (config.seq_len > config.block_size) {
+    fail(ErrorKind::kConfig, "run", "seq_len: expected at most block_size (", config.block_size,
+         "), got ", config.seq_len);
+  }
+  const std::int64_t micro_tokens = config.micro_batch * config.seq_len;
+  config.tokens_per_step = micro_steps_of(config.tokens_per_step, micro_tokens) * micro_tokens;
+  return model;
+}
+
+RunPlan plan_run(std::span<const ConfigSetting> given, std::string_view name) {
+  RunPlan plan;
+  apply_settings(plan.config, given);
+  const TrainConfig asked = plan.config;
+  if (!asked.dry_run && asked.train_data.empty() && asked.resume.empty()) {
+    fail(ErrorKind::kConfig, "run", "train_data: expected token files, got none");
+  }
+  plan.checkpoint = checkpoint_to_resume(asked);
+  if (plan.checkpoint) {
+    plan_resume(plan, given, asked);
+  } else {
+    plan_start(plan, name);
+  }
+  return plan;
+}
+
+}  // namespace llmc

@@ -1,0 +1,135 @@
+#include "llmc/train/training_run.h"
+
+#include "llmc/core/error.h"
+#include "llmc/core/file.h"
+#include "llmc/data/dataset_info.h"
+#include "llmc/train/run_folder.h"
+#include "llmc/train/sinks.h"
+
+namespace llmc {
+namespace fs = std::filesystem;
+namespace {
+
+DeviceOptions device_options(const TrainConfig& config) {
+  DeviceOptions options;
+  options.threads = static_cast<int>(config.threads);
+  options.isa = config.isa;
+  return options;
+}
+
+TransformerOptions model_options(const TrainConfig& config) {
+  TransformerOptions options;
+  options.micro_batch = config.micro_batch;
+  options.seq_len = config.seq_len;
+  options.dtype = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
+  options.recompute = recompute_from_name(config.recompute);
+  return options;
+}
+
+AdamW make_optimizer(const ParameterSet& parameters, const TrainConfig& config) {
+  AdamWOptions options;
+  options.beta1 = static_cast<float>(config.beta1);
+  options.beta2 = static_cast<float>(config.beta2);
+  options.eps = static_cast<float>(config.eps);
+  options.weight_decay = static_cast<float>(config.weight_decay);
+  GuardOptions guard;
+  guard.grad_clip = static_cast<float>(config.grad_clip);
+  guard.skip_loss_z = static_cast<float>(config.skip_loss_z);
+  guard.skip_grad_z = static_cast<float>(config.skip_grad_z);
+  return AdamW(parameters, options, guard);
+}
+
+DataLoaderOptions loader_options(const TrainConfig& config) {
+  DataLoaderOptions options;
+  options.B = config.micro_batch;
+  options.T = config.seq_len;
+  options.vocab_size = config.vocab_size;
+  return options;
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(RunPlan plan)
+    : plan_(std::move(plan)), device_(Device::open(device_options(plan_.config))) {
+  const TrainConfig& config = plan_.config;
+  if (!config.train_data.empty()) open_data();
+  if (plan_.checkpoint) checkpoint_.emplace(*plan_.checkpoint);
+  model_.emplace(device_, plan_.model, model_options(config));
+  optimizer_.emplace(make_optimizer(model_->parameters(), config));
+}
+
+TrainingRun::~TrainingRun() = default;
+
+void TrainingRun::open_data() {
+  const TrainConfig& config = plan_.config;
+  const auto train_files = glob_files(config.train_data);
+  DataLoaderOptions options = loader_options(config);
+  options.shuffle = config.shuffle;
+  options.seed = static_cast<std::uint64_t>(config.seed);
+  train_source_ = std::make_unique<DataLoader>(train_files, options);
+  std::vector<fs::path> val_files;
+  if (!config.val_data.empty() && config.val_every > 0) {
+    val_files = glob_files(config.val_data);
+    options = loader_options(config);
+    options.tail = Tail::kPad;
+    val_source_ = std::make_unique<DataLoader>(val_files, options);
+    val_facts_ = {bytes_per_token(val_files), floor_bits_per_byte(val_files)};
+  }
+  if (plan_.tokenizer) {
+    check_tokenizer(train_files, plan_.tokenizer->hash());
+    check_tokenizer(val_files, plan_.tokenizer->hash());
+  }
+}
+
+std::string TrainingRun::report() const {
+  return concat(model_->report(), "\noptimizer (", optimizer_->name(), ")\n",
+                optimizer_->arena().report());
+}
+
+void TrainingRun::open() {
+  const TrainConfig& config = plan_.config;
+  model_->allocate();
+  optimizer_->allocate(device_);
+  if (plan_.init) {
+    plan_.init->read_weights(model_->stream(), model_->parameters());
+  } else if (!checkpoint_) {
+    model_->init(static_cast<std::uint32_t>(config.seed));
+  }
+  optimizer_->start(model_->stream());
+  trainer_.emplace(config, *model_, *train_source_, *optimizer_);
+  if (val_source_) trainer_->validate_on(*val_source_, val_facts_);
+  if (plan_.tokenizer) trainer_->decode_with(*plan_.tokenizer);
+  if (checkpoint_) trainer_->resume(*checkpoint_);
+  set_up_folder();
+}
+
+void TrainingRun::set_up_folder() {
+  const TrainConfig& config = plan_.config;
+  const fs::path folder = config.out_dir;
+  if (plan_.clear_folder) clear_run(folder);
+  make_folders(folder);
+  if (checkpoint_) cut_run(folder, trainer_->step());
+  describe_run(folder, config, plan_.tokenizer.get());
+  std::string hash;
+  if (plan_.tokenizer) {
+    hash = plan_.tokenizer->hash();
+  } else if (checkpoint_) {
+    hash = checkpoint_->info().tokenizer_hash;
+  }
+  trainer_->save_to(folder, hash);
+  folder_sinks_.push_back(std::make_unique<JsonLog>(folder / "log.jsonl"));
+  folder_sinks_.push_back(std::make_unique<MainLog>(folder / "main.log"));
+  folder_sinks_.push_back(std::make_unique<LossPlot>(folder));
+  for (const auto& sink : folder_sinks_) trainer_->add_sink(*sink);
+}
+
+void TrainingRun::add_sink(EventSink& sink) {
+  trainer_->add_sink(sink);
+}
+
+StopEvent TrainingRun::run(const std::atomic<int>* stop) {
+  if (stop) trainer_->stop_when(*stop);
+  return trainer_->run();
+}
+
+}  // namespace llmc
