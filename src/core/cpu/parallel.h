@@ -14,7 +14,7 @@ namespace llmc::cpu {
 
 /// Runs fn(thread, threads) on every thread of the stream's team and returns when all are done. The
 /// first exception thrown inside is thrown again here. Without OpenMP the team is one thread.
-/// `threads` may be less than the stream's count. An fn that calls team_barrier must not throw.
+/// `threads` may be less than the stream's count.
 template <class Fn>
 void parallel_region([[maybe_unused]] const Stream::Impl& stream, const Fn& fn) {
   std::exception_ptr error;
@@ -36,14 +36,6 @@ void parallel_region([[maybe_unused]] const Stream::Impl& stream, const Fn& fn) 
   }
 #endif
   if (error) std::rethrow_exception(error);
-}
-
-/// Waits until all threads of the team have come here; to be called inside parallel_region where
-/// `threads` is more than 1, by every thread equally often.
-inline void team_barrier() {
-#ifdef _OPENMP
-#pragma omp barrier
-#endif
 }
 
 /// Splits [0, count) into one contiguous range per thread and runs fn(begin, end) on each. What fn

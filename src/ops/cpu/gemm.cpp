@@ -1,3 +1,31 @@
+// The matrix product, in the manner of Goto and van de Geijn ("Anatomy of high-performance matrix
+// multiplication", 2008), for outputs with few rows and weights that are read once.
+//
+// The innermost loop (kernels/gemm_kernels.cpp) keeps a tile of c, 8 × 48 with AVX-512, in
+// registers and adds to it one column of a panel of a (8 values) times one row of a strip of b (48
+// values) for each of the summed indices, the depth. Around it, everything serves to have those
+// values at hand, in this order and close by:
+//
+//             strip                  depth is cut into blocks of at most 384;
+//              48                    a: panels of 8 rows, packed one after the other, so that 256
+//            ┌─────┐                    rows over one depth block (384 KiB) fill part of the L2
+//            │  b  │ depth              cache; packed by all threads, before
+//            └─────┘                 b: one strip over one depth block (72 KiB), packed by the
+//   depth                               thread that uses it, just before it does
+//   ┌─────┐  ┌─────┐
+//   │  a  │  │  c  │ 8 panel         The strip then meets one panel of a after the other. Meanwhile
+//   └─────┘  └─────┘                 the next strip's source is prefetched: weights come from
+//                                    memory, and this hides it.
+//
+// Between depth blocks the sums of a tile wait in c, or in fp32 scratch where c is bf16. A task is
+// a group of strips times a part of the packed rows; groups are taken through all depth blocks
+// before the next, so that waiting sums stay in cache. Threads take tasks as they become free.
+// Whoever takes it, an element is summed over the same depth blocks in the same order, so its bits
+// do not depend on the threads.
+//
+// Few rows (decoding) leave nothing to reuse: then b is read in place, once, as fast as memory
+// gives it.
+
 #include "ops/cpu/gemm.h"
 
 #include <algorithm>
@@ -9,17 +37,27 @@ namespace llmc::cpu {
 namespace {
 
 constexpr std::int64_t kFewRows = 16;          ///< up to this many rows, b is read in place
-constexpr std::int64_t kDepthBlock = 384;      ///< longest block of the summed dimension
-constexpr std::int64_t kRowBlock = 256;        ///< rows of a that stay in the L2 cache
-constexpr std::int64_t kRowsPacked = 2048;     ///< most rows of a packed at once
-constexpr std::int64_t kGroupCols = 192;       ///< columns whose partial sums stay in the L2 cache
-constexpr std::int64_t kSerialWork = 1 << 16;  ///< products this small run on one thread
+constexpr std::int64_t kFewRowsCols = 64;      ///< columns of a task of such a product
+constexpr std::int64_t kSerialWork = 1 << 16;  ///< m·n·k up to which one thread is faster
 
-// Floats of the workspaces: packed rows of a (shared), packed strips of b and partial sums (each
-// thread's own).
-constexpr std::int64_t kFloatsOfA = static_cast<std::int64_t>(kSharedWorkspaceBytes / 4);
-constexpr std::int64_t kFloatsOfB = static_cast<std::int64_t>(kThreadWorkspaceBytes / 8);
-constexpr std::int64_t kFloatsOfSums = kFloatsOfB;
+constexpr std::int64_t kDepthBlock = 384;    ///< longest depth block
+constexpr std::int64_t kRowBlock = 256;      ///< rows of a that stay in the L2 cache
+constexpr std::int64_t kRowsShared = 2048;   ///< most rows of a packed at once for all threads
+constexpr std::int64_t kGroupCols = 192;     ///< columns of a group of strips
+constexpr std::int64_t kOwnGroupCols = 384;  ///< the same where each task packs a for itself
+constexpr std::int64_t kTasksPerThread = 4;  ///< at least, where there is enough to do
+constexpr std::int64_t kPanelsPerItem = 8;   ///< of a, packed by one thread at a time
+
+// The workspace of a thread, in floats: packed strips of b, waiting sums, packed rows of a. Rows
+// are whole panels, of at most kMostTileRows.
+constexpr std::int64_t kMostTileRows = 16;
+constexpr std::int64_t kFloatsOfB = kOwnGroupCols * kDepthBlock;
+constexpr std::int64_t kFloatsOfSums = std::max((kRowsShared + kMostTileRows) * kGroupCols,
+                                                (kRowBlock + kMostTileRows) * kOwnGroupCols);
+constexpr std::int64_t kFloatsOfA = (kRowBlock + kMostTileRows) * kDepthBlock;
+static_assert((kFloatsOfB + kFloatsOfSums + kFloatsOfA) * 4 <=
+              static_cast<std::int64_t>(kThreadWorkspaceBytes));
+constexpr std::int64_t kFloatsShared = static_cast<std::int64_t>(kSharedWorkspaceBytes / 4);
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -37,14 +75,14 @@ std::int64_t even_block(std::int64_t count, std::int64_t limit, std::int64_t mul
 struct Range {
   std::int64_t begin, end;
   std::int64_t size() const { return end - begin; }
-  /// Part i of `parts` nearly equal ones.
-  Range part(std::int64_t i, std::int64_t parts) const {
-    return {begin + size() * i / parts, begin + size() * (i + 1) / parts};
+  /// Piece i of those of `length` that it is cut into.
+  Range piece(std::int64_t i, std::int64_t length) const {
+    return {begin + i * length, std::min(end, begin + (i + 1) * length)};
   }
 };
 
-/// One product, cut into blocks. The cuts along k follow from the sizes alone; those along m and n
-/// change no element's sum, so they may follow the number of threads.
+/// One product and how it is cut. The cuts along the depth follow from k alone; the others change
+/// no element's sum.
 class Product {
  public:
   Product(const Stream::Impl& stream, const GemmOutput& out, const GemmOperand& a,
@@ -57,176 +95,160 @@ class Product {
         m_(m),
         n_(n),
         k_(k),
+        threads_(m * n * std::max<std::int64_t>(1, k) <= kSerialWork ? 1 : stream.threads),
         depth_block_(even_block(k, kDepthBlock, 16)),
-        depth_blocks_(std::max<std::int64_t>(1, ceil_div(k, depth_block_))) {
-    const std::int64_t rows_that_fit = kFloatsOfA / std::max<std::int64_t>(1, k) - tile_rows();
-    whole_depth_packed_ = rows_that_fit >= std::min(m, kRowBlock);
-    const std::int64_t limit =
-        whole_depth_packed_ ? std::min(rows_that_fit, kRowsPacked) : kRowBlock;
-    rows_packed_ = even_block(m, limit, tile_rows());
-    if (whole_depth_packed_) {
-      group_strips_ = kGroupCols / tile_cols();
-    } else {
-      // Each group of strips costs one more packing of a: as wide as the workspaces allow.
-      group_strips_ = std::min(kFloatsOfB / (depth_block_ * tile_cols()),
-                               kFloatsOfSums / (rows_packed_ * tile_cols()));
-    }
+        depth_blocks_(std::max<std::int64_t>(1, ceil_div(k, depth_block_))),
+        strips_(ceil_div(n, kernels_.tile_cols)) {
+    const std::int64_t rows_that_fit = kFloatsShared / (depth_blocks_ * depth_block_) - tile_rows();
+    shares_a_ = rows_that_fit >= std::min(m, kRowBlock);
+    rows_packed_ =
+        even_block(m, shares_a_ ? std::min(rows_that_fit, kRowsShared) : kRowBlock, tile_rows());
+    group_strips_ =
+        shares_a_ ? std::clamp<std::int64_t>(strips_ / (kTasksPerThread * threads_), 1,
+                                             kGroupCols / tile_cols())
+                  : std::clamp<std::int64_t>(strips_ / threads_, 1, kOwnGroupCols / tile_cols());
+    groups_ = ceil_div(strips_, group_strips_);
+    // Too few groups to go round: rows are shared out too.
+    const std::int64_t row_parts = threads_ == 1 ? 1 : ceil_div(2 * threads_, groups_);
+    rows_of_task_ = even_block(rows_packed_, ceil_div(rows_packed_, row_parts), tile_rows());
   }
 
-  /// The work of one thread of a team.
-  void run(int thread, int threads) const {
-    const Grid grid = choose_grid(threads);
-    const bool idle = thread >= grid.rows * grid.cols;
-    const std::int64_t team_row = idle ? 0 : thread / grid.cols;
-    const std::int64_t team_col = idle ? 0 : thread % grid.cols;
-    const Range strips =
-        idle ? Range{0, 0} : Range{0, ceil_div(n_, tile_cols())}.part(team_col, grid.cols);
-    // Threads meet at barriers inside a group, so all count as many groups as the busiest one.
-    const std::int64_t most_strips = ceil_div(ceil_div(n_, tile_cols()), grid.cols);
-    const std::int64_t groups = ceil_div(most_strips, group_strips_);
-
+  void run() const {
+    if (!shares_a_) return multiply_rows({0, m_});
     for (std::int64_t row = 0; row < m_; row += rows_packed_) {
-      const Range packed = {row, std::min(m_, row + rows_packed_)};
-      const Range panels = Range{0, ceil_div(packed.size(), tile_rows())}.part(team_row, grid.rows);
-      if (whole_depth_packed_) {
-        pack_rows(packed, {0, depth_blocks_}, thread, threads);
-      }
-      for (std::int64_t g = 0; g < groups; ++g) {
-        const Range group = {std::min(strips.end, strips.begin + g * group_strips_),
-                             std::min(strips.end, strips.begin + (g + 1) * group_strips_)};
-        for (std::int64_t block = 0; block < depth_blocks_; ++block) {
-          if (!whole_depth_packed_) pack_rows(packed, {block, block + 1}, thread, threads);
-          multiply_group(packed, panels, group, block, thread);
-        }
-      }
+      const Range rows = {row, std::min(m_, row + rows_packed_)};
+      pack_shared(rows);
+      multiply_rows(rows);
     }
   }
 
  private:
-  struct Grid {
-    std::int64_t rows, cols;
-  };
-
   std::int64_t tile_rows() const { return kernels_.tile_rows; }
   std::int64_t tile_cols() const { return kernels_.tile_cols; }
-  std::int64_t depth_of(std::int64_t block) const {
-    return std::min(k_, (block + 1) * depth_block_) - block * depth_block_;
+  std::int64_t panels_of(const Range& rows) const { return ceil_div(rows.size(), tile_rows()); }
+  Range depth_of(std::int64_t block) const { return Range{0, k_}.piece(block, depth_block_); }
+
+  /// fn(item, thread) for every item, on the threads that this product is worth.
+  template <class Fn>
+  void for_items(std::int64_t count, const Fn& fn) const {
+    if (threads_ > 1) return parallel_items(stream_, count, fn);
+    for (std::int64_t item = 0; item < count; ++item) fn(item, 0);
   }
 
-  /// How a team shares the output: the grid whose busiest thread has the least to do, where packing
-  /// a strip of b costs about as much as multiplying eight rows by it.
-  Grid choose_grid(std::int64_t threads) const {
-    constexpr std::int64_t kPackingRows = 8;
-    Grid best = {1, 1};
-    std::int64_t best_cost = 0;
-    for (std::int64_t rows = 1; rows <= threads; ++rows) {
-      const std::int64_t cols = threads / rows;
-      const std::int64_t panels = ceil_div(std::min(m_, rows_packed_), tile_rows());
-      const std::int64_t cost = ceil_div(ceil_div(n_, tile_cols()), cols) *
-                                (ceil_div(panels, rows) * tile_rows() + kPackingRows);
-      if (rows == 1 || cost < best_cost) {
-        best = {rows, cols};
-        best_cost = cost;
-      }
+  /// Where rows that are packed from `rows.begin` on have their panel `panel` of a depth block.
+  float* shared_panel(const Range& rows, std::int64_t panel, std::int64_t block) const {
+    return static_cast<float*>(stream_.shared_workspace.data()) +
+           block * depth_block_ * panels_of(rows) * tile_rows() +
+           panel * tile_rows() * depth_of(block).size();
+  }
+
+  /// Packs the panels of some rows of a, one after the other.
+  void pack_rows(float* to, const Range& rows, const Range& depth) const {
+    for (std::int64_t row = rows.begin; row < rows.end; row += tile_rows()) {
+      kernels_.pack_a(to, a_, row, std::min(tile_rows(), rows.end - row), depth.begin,
+                      depth.size());
+      to += tile_rows() * depth.size();
     }
-    return best;
   }
 
-  float* packed_a() const { return static_cast<float*>(stream_.shared_workspace.data()); }
-  /// Where a panel of packed rows starts, for one depth block.
-  float* panel_of(const Range& packed, std::int64_t panel, std::int64_t block) const {
-    const std::int64_t rows = round_up(packed.size(), tile_rows());
-    const std::int64_t before = whole_depth_packed_ ? block * depth_block_ * rows : 0;
-    return packed_a() + before + panel * tile_rows() * depth_of(block);
+  void pack_shared(const Range& rows) const {
+    const std::int64_t rows_at_once = kPanelsPerItem * tile_rows();
+    const std::int64_t pieces = ceil_div(rows.size(), rows_at_once);
+    for_items(pieces * depth_blocks_, [&](std::int64_t item, int) {
+      const std::int64_t block = item / pieces;
+      const Range part = rows.piece(item % pieces, rows_at_once);
+      pack_rows(shared_panel(rows, (part.begin - rows.begin) / tile_rows(), block), part,
+                depth_of(block));
+    });
   }
 
-  /// Packs rows of a for some depth blocks, shared by the team.
-  void pack_rows(const Range& packed, const Range& blocks, int thread, int threads) const {
-    if (threads > 1) team_barrier();  // until everyone is done with what was packed before
-    const std::int64_t panels = ceil_div(packed.size(), tile_rows());
-    const Range mine = Range{0, panels * blocks.size()}.part(thread, threads);
-    for (std::int64_t i = mine.begin; i < mine.end; ++i) {
-      const std::int64_t block = blocks.begin + i / panels;
-      const std::int64_t panel = i % panels;
-      const std::int64_t row = packed.begin + panel * tile_rows();
-      kernels_.pack_a(panel_of(packed, panel, block), a_, row,
-                      std::min(tile_rows(), packed.end - row), block * depth_block_,
-                      depth_of(block));
-    }
-    if (threads > 1) team_barrier();
+  /// All columns of some rows: those that are packed, or all where tasks pack for themselves.
+  void multiply_rows(const Range& rows) const {
+    const std::int64_t row_parts = ceil_div(rows.size(), rows_of_task_);
+    for_items(groups_ * row_parts, [&](std::int64_t item, int thread) {
+      multiply_task(rows, rows.piece(item % row_parts, rows_of_task_), item / row_parts, thread);
+    });
   }
 
-  /// Multiplies some panels of the packed rows with a group of strips, over one depth block.
-  void multiply_group(const Range& packed, const Range& panels, const Range& group,
-                      std::int64_t block, int thread) const {
-    auto* workspace = static_cast<float*>(stream_.thread_workspace(thread));
-    const std::int64_t depth = depth_of(block);
-    const std::int64_t strip_size = depth * tile_cols();
-    const std::int64_t panels_at_once = ceil_div(kRowBlock, tile_rows());
-    const bool one_pass = panels.size() <= panels_at_once;
-    for (std::int64_t panel = panels.begin; panel < panels.end; panel += panels_at_once) {
-      const std::int64_t row = packed.begin + panel * tile_rows();
-      const std::int64_t end = std::min(
-          packed.end, packed.begin + std::min(panels.end, panel + panels_at_once) * tile_rows());
-      for (std::int64_t strip = group.begin; strip < group.end; ++strip) {
-        GemmBlock work;
-        work.a = panel_of(packed, panel, block);
-        work.depth = depth;
-        work.row = row;
-        work.rows = end - row;
-        work.col = strip * tile_cols();
-        work.cols = std::min(tile_cols(), n_ - work.col);
-        work.first = block == 0;
-        work.last = block == depth_blocks_ - 1;
-        // A strip that a single pass uses is overwritten by the next one, and so stays in cache.
-        float* strip_of_b = workspace + (one_pass ? 0 : (strip - group.begin) * strip_size);
-        if (reads_b_in_place(work.cols)) {
-          work.b = static_cast<const float*>(b_.data) + block * depth_block_ * b_.ld + work.col;
-          work.b_stride = b_.ld;
-        } else {
-          work.b = strip_of_b;
-          work.b_stride = tile_cols();
-          if (panel == panels.begin) {
-            kernels_.pack_b(strip_of_b, b_, work.col, work.cols, block * depth_block_, depth);
+  /// A part of the rows times a group of strips, through all of the depth.
+  void multiply_task(const Range& packed, const Range& rows, std::int64_t group, int thread) const {
+    auto* own_b = static_cast<float*>(stream_.thread_workspace(thread));
+    float* own_sums = own_b + kFloatsOfB;
+    float* own_a = own_sums + kFloatsOfSums;
+    const Range strips = Range{0, strips_}.piece(group, group_strips_);
+    const std::int64_t rows_at_once = round_up(kRowBlock, tile_rows());
+    const bool one_pass = rows.size() <= rows_at_once;
+    for (std::int64_t block = 0; block < depth_blocks_; ++block) {
+      const Range depth = depth_of(block);
+      if (!shares_a_) pack_rows(own_a, rows, depth);
+      for (std::int64_t i = 0; i < ceil_div(rows.size(), rows_at_once); ++i) {
+        const Range part = rows.piece(i, rows_at_once);
+        for (std::int64_t strip = strips.begin; strip < strips.end; ++strip) {
+          GemmBlock work;
+          work.a = shares_a_
+                       ? shared_panel(packed, (part.begin - packed.begin) / tile_rows(), block)
+                       : own_a;
+          work.depth = depth.size();
+          work.row = part.begin;
+          work.rows = part.size();
+          work.col = strip * tile_cols();
+          work.cols = std::min(tile_cols(), n_ - work.col);
+          work.first = block == 0;
+          work.last = block == depth_blocks_ - 1;
+          if (out_.c_type == DType::kF32) {
+            work.partial = static_cast<float*>(out_.c) + work.row * out_.ld + work.col;
+            work.partial_ld = out_.ld;
+          } else {
+            work.partial_ld = group_strips_ * tile_cols();
+            work.partial = own_sums + (part.begin - rows.begin) * work.partial_ld +
+                           (strip - strips.begin) * tile_cols();
           }
+          // A strip that is used only once is overwritten by the next one, and so stays in cache.
+          set_strip(work,
+                    own_b + (one_pass ? 0 : (strip - strips.begin) * tile_cols() * depth_block_),
+                    depth, i == 0);
+          if (i == 0) prefetch_next(work, strips, strip, block);
+          kernels_.multiply(work, out_);
         }
-        if (out_.c_type == DType::kF32) {
-          work.partial = static_cast<float*>(out_.c) + row * out_.ld + work.col;
-          work.partial_ld = out_.ld;
-        } else {
-          work.partial_ld = group_strips_ * tile_cols();
-          work.partial = workspace + kFloatsOfB +
-                         (row - packed.begin - panels.begin * tile_rows()) * work.partial_ld +
-                         (strip - group.begin) * tile_cols();
-        }
-        if (panel == panels.begin) {
-          if (strip + 1 < group.end) {
-            set_next(work, strip + 1, block);
-          } else if (block + 1 < depth_blocks_) {
-            set_next(work, group.begin, block + 1);
-          } else if (strip + 1 < ceil_div(n_, tile_cols())) {
-            set_next(work, strip + 1, 0);
-          }
-        }
-        kernels_.multiply(work, out_);
       }
     }
   }
 
-  void set_next(GemmBlock& work, std::int64_t strip, std::int64_t block) const {
-    const std::int64_t size = static_cast<std::int64_t>(size_of(b_.dtype));
-    const std::int64_t width = std::min(tile_cols(), n_ - strip * tile_cols());
-    const std::int64_t w = strip * tile_cols(), d = block * depth_block_;
-    work.next = static_cast<const char*>(b_.data) +
-                size * (b_.depth_contiguous ? w * b_.ld + d : d * b_.ld + w);
-    work.next_rows = b_.depth_contiguous ? width : depth_of(block);
-    work.next_row_bytes = size * (b_.depth_contiguous ? depth_of(block) : width);
-    work.next_row_stride = size * b_.ld;
+  /// Packs a strip of b, unless it is already, or leaves it in place.
+  void set_strip(GemmBlock& work, float* packed, const Range& depth, bool is_new) const {
+    if (m_ <= kFewRows && work.cols == tile_cols() && b_.dtype == DType::kF32 &&
+        !b_.depth_contiguous) {
+      work.b = static_cast<const float*>(b_.data) + depth.begin * b_.ld + work.col;
+      work.b_stride = b_.ld;
+      return;
+    }
+    if (is_new) kernels_.pack_b(packed, b_, work.col, work.cols, depth.begin, depth.size());
+    work.b = packed;
+    work.b_stride = tile_cols();
   }
 
-  /// Packing pays where a strip is used by many rows.
-  bool reads_b_in_place(std::int64_t cols) const {
-    return m_ <= kFewRows && cols == tile_cols() && b_.dtype == DType::kF32 && !b_.depth_contiguous;
+  /// Has the source of the strip that this thread will most likely pack next brought to the cache.
+  void prefetch_next(GemmBlock& work, const Range& strips, std::int64_t strip,
+                     std::int64_t block) const {
+    if (strip + 1 < strips.end) {
+      ++strip;
+    } else if (block + 1 < depth_blocks_) {
+      strip = strips.begin;
+      ++block;
+    } else {
+      strip = strips.begin + threads_ * group_strips_;
+      block = 0;
+      if (strip >= strips_) return;
+    }
+    const Range cols = Range{0, n_}.piece(strip, tile_cols());
+    const Range depth = depth_of(block);
+    const Range& outer = b_.depth_contiguous ? cols : depth;
+    const Range& inner = b_.depth_contiguous ? depth : cols;
+    const auto element = static_cast<std::int64_t>(size_of(b_.dtype));
+    work.next = static_cast<const char*>(b_.data) + element * (outer.begin * b_.ld + inner.begin);
+    work.next_rows = outer.size();
+    work.next_row_bytes = element * inner.size();
+    work.next_row_stride = element * b_.ld;
   }
 
   const Stream::Impl& stream_;
@@ -234,12 +256,17 @@ class Product {
   const GemmOutput& out_;
   const GemmOperand& a_;
   const GemmOperand& b_;
-  std::int64_t m_, n_, k_;
-  std::int64_t depth_block_;  ///< of k, but for the last one
-  std::int64_t depth_blocks_;
-  bool whole_depth_packed_;    ///< packed rows of a hold all of k, else one block of it
-  std::int64_t rows_packed_;   ///< rows of a packed at once
-  std::int64_t group_strips_;  ///< strips of b taken through all of k before the next ones
+  const std::int64_t m_, n_, k_;
+  const std::int64_t threads_;
+  const std::int64_t depth_block_;  ///< length of all depth blocks but the last
+  const std::int64_t depth_blocks_;
+  const std::int64_t strips_;
+  bool shares_a_;             ///< rows of a are packed over the whole depth for all threads;
+                              ///< otherwise k is so large that each task packs its own
+  std::int64_t rows_packed_;  ///< rows that share a packing
+  std::int64_t rows_of_task_;
+  std::int64_t group_strips_;  ///< strips of a group
+  std::int64_t groups_;
 };
 
 }  // namespace
@@ -247,24 +274,19 @@ class Product {
 void gemm(const Stream::Impl& stream, const GemmOutput& out, const GemmOperand& a,
           const GemmOperand& b, std::int64_t m, std::int64_t n, std::int64_t k) {
   if (m == 0 || n == 0) return;
-  if (m <= kFewRows && a.depth_contiguous && b.depth_contiguous) {
-    const GemmKernels& kernels = gemm_kernels(stream.isa);
-    const std::int64_t serial =
-        std::max<std::int64_t>(1, kSerialWork / std::max<std::int64_t>(1, m * k));
-    parallel_for(
-        stream, n,
-        [&](std::int64_t begin, std::int64_t end) {
-          kernels.multiply_few_rows(a, b, m, begin, end - begin, k, out);
-        },
-        serial);
+  if (m > kFewRows || !a.depth_contiguous || !b.depth_contiguous) {
+    Product(stream, out, a, b, m, n, k).run();
     return;
   }
-  const Product product(stream, out, a, b, m, n, k);
-  if (stream.threads == 1 || m * n * std::max<std::int64_t>(1, k) <= kSerialWork) {
-    product.run(0, 1);
-  } else {
-    parallel_region(stream, [&](int thread, int threads) { product.run(thread, threads); });
+  const GemmKernels& kernels = gemm_kernels(stream.isa);
+  if (m * n * k <= kSerialWork) {
+    kernels.multiply_few_rows(a, b, m, 0, n, k, out);
+    return;
   }
+  parallel_items(stream, ceil_div(n, kFewRowsCols), [&](std::int64_t item, int) {
+    const Range cols = Range{0, n}.piece(item, kFewRowsCols);
+    kernels.multiply_few_rows(a, b, m, cols.begin, cols.size(), k, out);
+  });
 }
 
 }  // namespace llmc::cpu
