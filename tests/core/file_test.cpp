@@ -255,6 +255,21 @@ TEST(FileTest, FoldersAndRenames) {
   expect_error(ErrorKind::kIo, "cannot make the folder", [&] { make_folders(folder / "c/f"); });
 }
 
+TEST(FileTest, ExchangeSwapsNames) {
+  const TempFolder folder;
+  make_folders(folder / "a");
+  make_folders(folder / "x/b");
+  write_text(folder / "a/f", "of a");
+  write_text(folder / "x/b/f", "of b");
+  exchange_durably(folder / "a", folder / "x/b");
+  EXPECT_EQ(read_text(folder / "a/f"), "of b");
+  EXPECT_EQ(read_text(folder / "x/b/f"), "of a");
+  EXPECT_EQ(entries_in(folder.path()), 2u);
+  expect_error(ErrorKind::kInput, "cannot swap",
+               [&] { exchange_durably(folder / "a", folder / "missing"); });
+  EXPECT_EQ(read_text(folder / "a/f"), "of b");
+}
+
 TEST(FileTest, KilledWriterLeavesTheOldFile) {
   const TempFolder folder;
   const fs::path path = folder / "a.txt";

@@ -127,7 +127,8 @@ void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor
 
 void linear_backward_weight(Stream& stream, const Tensor& dweight, const Tensor& dbias,
                             const Tensor& dout, const Tensor& in, bool accumulate) {
-  const auto [oc, c] = matrix_of("linear", "dweight", dweight);
+  const Matrix matrix = matrix_of("linear", "dweight", dweight);
+  const std::int64_t oc = matrix.rows, c = matrix.cols;
   const std::int64_t n = matrix_of("linear", "dout", dout).rows;
   check_matrix("linear", "dout", dout, n, oc);
   check_matrix("linear", "in", in, n, c);
