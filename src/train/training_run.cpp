@@ -52,7 +52,7 @@ DataLoaderOptions loader_options(const TrainConfig& config) {
 TrainingRun::TrainingRun(RunPlan plan)
     : plan_(std::move(plan)), device_(Device::open(device_options(plan_.config))) {
   const TrainConfig& config = plan_.config;
-  if (!config.train_data.empty()) open_data();
+  if (!config.dry_run) open_data();
   if (plan_.checkpoint) checkpoint_.emplace(*plan_.checkpoint);
   model_.emplace(device_, plan_.model, model_options(config));
   optimizer_.emplace(make_optimizer(model_->parameters(), config));
@@ -82,8 +82,13 @@ void TrainingRun::open_data() {
 }
 
 std::string TrainingRun::report() const {
-  return concat(model_->report(), "\noptimizer (", optimizer_->name(), ")\n",
-                optimizer_->arena().report());
+  const Arena& model = model_->arena();
+  const Arena& optimizer = optimizer_->arena();
+  const std::size_t copy = model.bytes(MemoryKind::kParameters) + optimizer.bytes();
+  return concat(model_->report(), "\noptimizer (", optimizer_->name(), ")\n", optimizer.report(),
+                "\nin all ", format_bytes(model.bytes() + optimizer.bytes()),
+                ", and for the copy that a checkpoint is written from ", format_bytes(copy),
+                "; free now ", format_bytes(device_.free_memory()), "\n");
 }
 
 void TrainingRun::open() {

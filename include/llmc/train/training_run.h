@@ -49,7 +49,7 @@ ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const Model
 class TrainingRun {
  public:
   /// Opens the device and the data and plans memory; allocates none for tensors and writes nothing.
-  /// With dry_run the data may be left out.
+  /// With dry_run, data are left alone and only `report` may follow.
   explicit TrainingRun(RunPlan plan);
   ~TrainingRun();
 

@@ -1,0 +1,278 @@
+// Runs the built programs as a user does.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "apps/program.h"
+#include "llmc/io/checkpoint.h"
+#include "llmc/train/sinks.h"
+#include "train/tiny_run.h"
+
+namespace llmc {
+namespace {
+
+using testing::Outcome;
+using testing::Program;
+using testing::TestFolder;
+using Arguments = std::vector<std::string>;
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class CliTest : public ::testing::Test {
+ protected:
+  Outcome run(const std::string& app, const Arguments& arguments) {
+    return Program(program(app), arguments, folder_.path().string()).wait();
+  }
+  static std::string program(const std::string& app) { return LLMC_APPS_DIR "/" + app; }
+
+  // Ends with one line on stderr that contains the parts, and with the status.
+  void expect_refused(const std::string& app, const Arguments& arguments,
+                      std::initializer_list<const char*> parts, int status = 2) {
+    const Outcome outcome = run(app, arguments);
+    std::string command = app;
+    for (const std::string& argument : arguments) command += " " + argument;
+    EXPECT_EQ(outcome.status, status) << command;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << command << "\n"
+                                                                           << outcome.err;
+    EXPECT_EQ(outcome.err.rfind(app + ": ", 0), 0u) << outcome.err;
+    for (const char* part : parts) {
+      EXPECT_NE(outcome.err.find(part), std::string::npos)
+          << command << ": '" << part << "' not in: " << outcome.err;
+    }
+  }
+
+  void prepare_data() {
+    const Outcome outcome =
+        run("prepare", {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens",
+                        "2000", "--out-dir", "data", "--name", "tales"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+  }
+
+  static Arguments tiny() {
+    return {"--n-layer",     "1",  "--n-head",    "2",    "--n-embd",     "16",
+            "--block-size",  "32", "--tokenizer", "byte", "--train-data", "data/tales_train.bin",
+            "--micro-batch", "2",  "--threads",   "1",    "--val-data",   "data/tales_val.bin",
+            "--val-batches", "3"};
+  }
+
+  std::vector<float> losses(const std::string& run_folder) {
+    std::vector<float> out;
+    for (const LossPoint& p : read_loss_curves(folder_ / run_folder / "log.jsonl").train) {
+      out.push_back(static_cast<float>(p.loss));
+    }
+    return out;
+  }
+
+  TestFolder folder_;
+};
+
+TEST_F(CliTest, VersionAndHelp) {
+  for (const char* app : {"train", "eval", "sample", "prepare"}) {
+    const Outcome version = run(app, {"--version"});
+    EXPECT_EQ(version.status, 0);
+    EXPECT_EQ(version.out.rfind("llmc 0.", 0), 0u) << version.out;
+    const Outcome help = run(app, {"--help"});
+    EXPECT_EQ(help.status, 0);
+    EXPECT_NE(help.out.find("Usage"), std::string::npos);
+    EXPECT_EQ(help.err, "");
+  }
+}
+
+TEST_F(CliTest, TrainWithoutArgumentsPrintsThreeCommands) {
+  const Outcome outcome = run("train", {});
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* part : {"apps/prepare --", "apps/train --config configs/quickstart.toml",
+                           "apps/sample --checkpoint"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part;
+  }
+}
+
+TEST_F(CliTest, PrintOptionsIsTheCommittedPage) {
+  EXPECT_EQ(run("train", {"--print-options"}).out, config_page());
+}
+
+TEST_F(CliTest, WrongOptionsAreRefused) {
+  expect_refused("train", {"--mikro-batch", "3"}, {"--mikro-batch", "did you mean --micro-batch"});
+  expect_refused("train", {"--lr"}, {"--lr", "missing"});
+  expect_refused("train", {"--lr", "12x"}, {"lr", "number", "12x"});
+  expect_refused("train", {"--max-steps", "1e3"}, {"max_steps", "integer"});
+  expect_refused("train", {"--micro_batch=0"}, {"micro_batch", "at least 1"});
+  expect_refused("train", {"--lr", "1", "--lr", "2"}, {"--lr", "twice"});
+  expect_refused("train", {"--schedule", "cosin"}, {"schedule", "cosine"});
+  expect_refused("train", {"--shuffle", "maybe"}, {"shuffle", "true or false"});
+  expect_refused("train", {"stray"}, {"stray"});
+  expect_refused("train", {"--model", "gpt5", "--dry-run"}, {"gpt5", "gpt2-124M"});
+  expect_refused("train", {"--model", "gpt2-124M"}, {"train_data"});
+  expect_refused("train", {"--model", "gpt2-124M", "--train-data", "none_*.bin"}, {"none_*.bin"});
+  expect_refused("eval", {"--data", "x"}, {"--checkpoint"});
+  expect_refused("eval", {"--checkpoint", "none", "--data", "x"}, {"none"});
+  expect_refused("eval", {"--chekpoint", "none", "--data", "x"}, {"checkpoint"});
+  expect_refused("sample", {"--checkpoint", "none"}, {"none"});
+  expect_refused("sample", {"--checkpoint", "x", "--temperature", "hot"}, {"--temperature", "hot"});
+  expect_refused("sample", {"--checkpoint", "x", "--top-p", "1.5"}, {"--top-p", "at most 1"});
+}
+
+TEST_F(CliTest, WrongConfigFilesAreRefused) {
+  expect_refused("train", {"--config", "none.toml"}, {"none.toml"});
+  const auto refused = [&](const char* text, std::initializer_list<const char*> parts) {
+    write_text(folder_ / "c.toml", text);
+    expect_refused("train", {"--config", "c.toml"}, parts);
+  };
+  refused("lrr = 1", {"c.toml:1", "lrr", "did you mean lr?"});
+  refused("\nlr = 1x", {"c.toml:2", "lr", "1x"});
+  refused("[model]\nn_layer = 2", {"c.toml:1", "section"});
+  refused("lr = 1\nlr = 2", {"c.toml:2", "lr", "twice"});
+}
+
+TEST_F(CliTest, CommandLineBeatsFile) {
+  prepare_data();
+  write_text(folder_ / "c.toml", "max_steps = 3\nlr = 1e-3\n");
+  const Outcome outcome = run(
+      "train", tiny() + Arguments{"--config", "c.toml", "--max-steps", "2", "--out-dir", "run"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  TrainConfig config;
+  apply_settings(config, read_config(folder_ / "run" / "config.toml"));
+  EXPECT_EQ(config.max_steps, 2);
+  EXPECT_EQ(config.lr, 1e-3);
+  EXPECT_EQ(losses("run").size(), 2u);
+}
+
+TEST_F(CliTest, DryRunPrintsThePlanAndTouchesNothing) {
+  const Outcome outcome =
+      run("train", {"--model", "gpt3-175B", "--precision", "bf16", "--dry-run"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* part : {"parameters", "FLOPs", "gradients", "activations", "optimizer", "GiB"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " not in\n" << outcome.out;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+}
+
+TEST_F(CliTest, TrainEvalSample) {
+  prepare_data();
+  const Outcome trained =
+      run("train", tiny() + Arguments{"--max-steps", "6", "--val-every", "3", "--out-dir", "run",
+                                      "--checkpoint-every", "3", "--sample-every", "6"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_EQ(trained.err, "");
+  for (const char* part : {"step 1/6 | loss", "step 3/6 | val loss", "bits per byte (entropy 0.4",
+                           "MFU n/a", "--- sample after step 6 ---", "checkpoint run/checkpoints/",
+                           "stopped after step 6 (finished)"}) {
+    EXPECT_NE(trained.out.find(part), std::string::npos) << part << " not in\n" << trained.out;
+  }
+  EXPECT_EQ(trained.out.find('\r'), std::string::npos) << "no progress line without a terminal";
+  expect_refused("train", tiny() + Arguments{"--out-dir", "run"}, {"run", "--overwrite"});
+
+  const Outcome json =
+      run("eval", {"--checkpoint", "run", "--data", "data/tales_val.bin", "--json"});
+  ASSERT_EQ(json.status, 0) << json.err;
+  for (const char* key : {"\"tokens\":1999,", "\"loss\":", "\"perplexity\":", "\"bits_per_byte\":",
+                          "\"entropy_bits_per_byte\":0.4"}) {
+    EXPECT_NE(json.out.find(key), std::string::npos) << key << " not in " << json.out;
+  }
+  const Outcome plain = run(
+      "eval", {"--checkpoint", "run/checkpoints/step_00000003", "--data", "data/tales_val.bin"});
+  EXPECT_EQ(plain.status, 0) << plain.err;
+  EXPECT_NE(plain.out.find("perplexity"), std::string::npos);
+
+  const Arguments sample = {"--checkpoint",     "run", "--prompt", "Caf\xc3\xa9",
+                            "--max-new-tokens", "30",  "--seed",   "5",
+                            "--num-samples",    "2"};
+  const Outcome sampled = run("sample", sample);
+  ASSERT_EQ(sampled.status, 0) << sampled.err;
+  EXPECT_EQ(sampled.out.rfind("Caf\xc3\xa9", 0), 0u);
+  EXPECT_NE(sampled.out.find("\n---\nCaf\xc3\xa9"), std::string::npos);
+  EXPECT_NE(sampled.err.find("tok/s"), std::string::npos);
+  EXPECT_EQ(run("sample", sample).out, sampled.out);
+  EXPECT_NE(run("sample", sample + Arguments{"--top-k", "1"}).out, sampled.out);
+  expect_refused("eval", {"--checkpoint", "run", "--data", "none.bin"}, {"none.bin"});
+}
+
+TEST_F(CliTest, DataOfAnotherTokenizerAreRefused) {
+  prepare_data();
+  ASSERT_EQ(run("train", tiny() + Arguments{"--max-steps", "2", "--out-dir", "run"}).status, 0);
+  std::string info = read_text(folder_ / "data" / "tales.json");
+  const std::string key = "\"tokenizer_hash\": \"";
+  info.replace(info.find(key) + key.size(), 4, "0000");
+  write_text(folder_ / "data" / "tales.json", info);
+  expect_refused("eval", {"--checkpoint", "run", "--data", "data/tales_val.bin"},
+                 {"tales_val.bin", "tokenizer"});
+  expect_refused("train", tiny() + Arguments{"--max-steps", "2", "--out-dir", "other"},
+                 {"tales_train.bin", "tokenizer"});
+}
+
+TEST_F(CliTest, SignalsFinishTheStepAndSave) {
+  prepare_data();
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Arguments arguments =
+        tiny() + Arguments{"--max-steps", "100000", "--out-dir",          "run", "--overwrite",
+                           "--val-every", "0",      "--checkpoint-every", "0"};
+    Program program_run(program("train"), arguments, folder_.path().string());
+    ASSERT_TRUE(program_run.wait_for("step     20/100000"));
+    program_run.send(signal);
+    const Outcome outcome = program_run.wait();
+    EXPECT_EQ(outcome.status, 128 + signal) << outcome.err;
+    EXPECT_NE(outcome.out.find("(signal)"), std::string::npos);
+    const auto checkpoint = latest_checkpoint(folder_ / "run");
+    ASSERT_TRUE(checkpoint);
+    CheckpointReader reader(*checkpoint);
+    EXPECT_NO_THROW(reader.verify());
+    EXPECT_EQ(static_cast<std::size_t>(reader.info().step), losses("run").size());
+  }
+}
+
+TEST_F(CliTest, ASecondSignalQuitsAtOnce) {
+  prepare_data();
+  // A first step of many seconds.
+  Program program_run(program("train"),
+                      tiny() + Arguments{"--max-steps", "10", "--out-dir", "run", "--val-every",
+                                         "0", "--seq-len", "32", "--tokens-per-step", "6400000"},
+                      folder_.path().string());
+  ASSERT_TRUE(program_run.wait_for("run         run"));
+  program_run.send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  program_run.send(SIGTERM);
+  EXPECT_EQ(program_run.wait().status, 128 + SIGTERM);
+  EXPECT_FALSE(latest_checkpoint(folder_ / "run"));
+}
+
+TEST_F(CliTest, KilledRunsResumeToTheBit) {
+  prepare_data();
+  const Arguments common =
+      tiny() + Arguments{"--max-steps", "400", "--checkpoint-every", "20", "--val-every", "50"};
+  ASSERT_EQ(run("train", common + Arguments{"--out-dir", "whole"}).status, 0);
+  {
+    Program killed(program("train"), common + Arguments{"--out-dir", "parts"},
+                   folder_.path().string());
+    ASSERT_TRUE(killed.wait_for("step  50/400"));
+    killed.send(SIGKILL);
+    EXPECT_EQ(killed.wait().status, 128 + SIGKILL);
+  }
+  const Outcome resumed =
+      run("train", common + Arguments{"--out-dir", "parts", "--resume", "auto"});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("resumed     after step "), std::string::npos);
+  EXPECT_EQ(losses("parts"), losses("whole"));
+  expect_refused("train", common + Arguments{"--out-dir", "parts", "--resume", "auto", "--lr", "1"},
+                 {"lr", "cannot change on resume"});
+}
+
+TEST_F(CliTest, FailuresWhileRunningExitWithOne) {
+  prepare_data();
+  // Every loss above the mean is an outlier, so the run ends by itself.
+  const Outcome outcome =
+      run("train", tiny() + Arguments{"--max-steps", "1000", "--out-dir", "run", "--lr", "100",
+                                      "--grad-clip", "0", "--skip-loss-z", "1e-5",
+                                      "--max-bad-steps", "2", "--val-every", "0"});
+  EXPECT_EQ(outcome.status, 1) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("(bad steps)"), std::string::npos) << outcome.out;
+}
+
+}  // namespace
+}  // namespace llmc

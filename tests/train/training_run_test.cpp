@@ -1,0 +1,295 @@
+#include "llmc/train/training_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "llmc/core/log.h"
+#include "llmc/data/dataset_info.h"
+#include "llmc/train/run_folder.h"
+#include "llmc/train/sinks.h"
+#include "train/tiny_run.h"
+
+namespace llmc {
+namespace {
+
+using testing::Recorder;
+using testing::TestFolder;
+
+class TrainingRunTest : public ::testing::Test {
+ protected:
+  using Options = std::vector<std::pair<std::string, std::string>>;
+
+  void SetUp() override {
+    testing::write_tokens(folder_ / "train.bin", 293, 257, 5);
+    testing::write_tokens(folder_ / "val.bin", 100, 257, 6);
+    base_ = {{"n_layer", "1"},
+             {"n_head", "2"},
+             {"n_embd", "16"},
+             {"block_size", "16"},
+             {"tokenizer", "byte"},
+             {"train_data", (folder_ / "train.bin").string()},
+             {"val_data", (folder_ / "val.bin").string()},
+             {"micro_batch", "2"},
+             {"seq_len", "8"},
+             {"tokens_per_step", "32"},
+             {"max_steps", "20"},
+             {"checkpoint_every", "5"},
+             {"val_every", "5"},
+             {"sample_every", "10"},
+             {"sample_tokens", "8"},
+             {"keep_checkpoints", "0"},
+             {"threads", "1"},
+             {"out_dir", out()}};
+    set_log_sink({});
+  }
+
+  std::string out() const { return (folder_ / "run").string(); }
+
+  // The base options with some replaced; an empty value takes one away.
+  std::vector<ConfigSetting> settings(const Options& changes) const {
+    std::vector<ConfigSetting> given;
+    Options all = base_;
+    all.insert(all.end(), changes.begin(), changes.end());
+    for (const auto& [key, value] : all) {
+      std::erase_if(given, [&](const ConfigSetting& s) { return s.option->key == key; });
+      if (!value.empty()) given.push_back({&find_option(key), value, "--" + key});
+    }
+    return given;
+  }
+
+  Recorder train(const Options& changes = {}) {
+    TrainingRun run(plan_run(settings(changes), "test"));
+    run.open();
+    Recorder recorder;
+    run.add_sink(recorder);
+    run.run(nullptr);
+    return recorder;
+  }
+
+  std::string error_of(const Options& changes) {
+    try {
+      train(changes);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  void expect_error(const Options& changes, std::initializer_list<const char*> parts) {
+    const std::string message = error_of(changes);
+    for (const char* part : parts) {
+      EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
+    }
+  }
+
+  TestFolder folder_;
+  Options base_;
+};
+
+TEST_F(TrainingRunTest, LeavesACompleteRunFolder) {
+  train();
+  for (const char* name : {"config.toml", "log.jsonl", "main.log", "loss.svg", "tokenizer"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / name)) << name;
+  }
+  EXPECT_EQ(list_checkpoints(out()).size(), 4u);
+  EXPECT_TRUE(best_checkpoint(out()));
+  // What is written are the values in effect.
+  TrainConfig config;
+  apply_settings(config, read_config(folder_ / "run" / "config.toml"));
+  EXPECT_EQ(config.vocab_size, 257);
+  EXPECT_EQ(config.tokens_per_step, 32);
+  EXPECT_EQ(config.lr, TrainConfig{}.lr);
+  const LossCurves curves = read_loss_curves(folder_ / "run" / "log.jsonl");
+  EXPECT_EQ(curves.train.size(), 20u);
+  EXPECT_EQ(curves.val.size(), 5u);
+}
+
+TEST_F(TrainingRunTest, ConfigOfARunRepeatsIt) {
+  const auto first = train().losses();
+  std::vector<ConfigSetting> given = read_config(folder_ / "run" / "config.toml");
+  given.push_back({&find_option("out_dir"), (folder_ / "again").string(), "--out-dir"});
+  TrainingRun run(plan_run(given, "test"));
+  run.open();
+  Recorder recorder;
+  run.add_sink(recorder);
+  run.run(nullptr);
+  EXPECT_EQ(recorder.losses(), first);
+}
+
+TEST_F(TrainingRunTest, AFolderWithARunIsRefused) {
+  train({{"max_steps", "5"}});
+  const std::string log = read_text(folder_ / "run" / "log.jsonl");
+  expect_error({}, {"out_dir", out().c_str(), "--resume auto", "--overwrite"});
+  EXPECT_EQ(read_text(folder_ / "run" / "log.jsonl"), log);
+}
+
+TEST_F(TrainingRunTest, OverwriteRemovesTheOldRunOnly) {
+  train({{"max_steps", "10"}});
+  write_text(folder_ / "run" / "notes.txt", "mine");
+  train({{"max_steps", "5"}, {"overwrite", "true"}});
+  EXPECT_EQ(list_checkpoints(out()).size(), 1u);
+  EXPECT_EQ(read_loss_curves(folder_ / "run" / "log.jsonl").train.size(), 5u);
+  EXPECT_EQ(read_text(folder_ / "run" / "notes.txt"), "mine");
+}
+
+TEST_F(TrainingRunTest, OverwriteKeepsTheOldRunIfTheNewOneCannotBegin) {
+  train({{"max_steps", "5"}});
+  const std::string log = read_text(folder_ / "run" / "log.jsonl");
+  expect_error({{"overwrite", "true"}, {"train_data", "/no/such/file.bin"}}, {"/no/such/file.bin"});
+  EXPECT_EQ(read_text(folder_ / "run" / "log.jsonl"), log);
+  EXPECT_EQ(list_checkpoints(out()).size(), 1u);
+}
+
+TEST_F(TrainingRunTest, ResumeContinuesToTheBitAndCutsLogs) {
+  const auto whole = train().losses();
+  const std::string main_log = read_text(folder_ / "run" / "main.log");
+  // As if it had been killed after step 13, whose log lines were written.
+  remove_checkpoints_after(out(), 10);
+  AppendFile(folder_ / "run" / "log.jsonl").append("{\"event\":\"step\",\"step\":21,\"lo");
+  const auto rest = train({{"resume", "auto"}}).losses();
+  EXPECT_EQ(rest, std::vector<float>(whole.begin() + 10, whole.end()));
+  EXPECT_EQ(read_text(folder_ / "run" / "main.log"), main_log);
+  const LossCurves curves = read_loss_curves(folder_ / "run" / "log.jsonl");
+  ASSERT_EQ(curves.train.size(), 20u);
+  for (std::size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(curves.train[i].step, static_cast<std::int64_t>(i + 1));
+    EXPECT_EQ(static_cast<float>(curves.train[i].loss), whole[i]);
+  }
+}
+
+TEST_F(TrainingRunTest, ResumeNeedsNoOtherOptions) {
+  const auto whole = train().losses();
+  remove_checkpoints_after(out(), 5);
+  const std::vector<ConfigSetting> given = {{&find_option("resume"), out(), "--resume"}};
+  TrainingRun run(plan_run(given, "test"));
+  EXPECT_EQ(run.config().n_embd, 16);
+  run.open();
+  Recorder recorder;
+  run.add_sink(recorder);
+  run.run(nullptr);
+  EXPECT_EQ(recorder.losses(), std::vector<float>(whole.begin() + 5, whole.end()));
+}
+
+TEST_F(TrainingRunTest, ResumeIntoANewFolder) {
+  train();
+  const std::string checkpoint = checkpoint_folder(out(), 10).string();
+  const std::string other = (folder_ / "other").string();
+  const Recorder recorder = train({{"resume", checkpoint}, {"out_dir", other}});
+  EXPECT_EQ(recorder.all<StepEvent>()[0].step, 11);
+  EXPECT_EQ(list_checkpoints(out()).size(), 4u);
+  EXPECT_EQ(list_checkpoints(other).size(), 2u);
+  expect_error({{"resume", checkpoint}, {"out_dir", other}}, {"out_dir", "another run"});
+}
+
+TEST_F(TrainingRunTest, ResumeAutoStartsWhereThereIsNothing) {
+  EXPECT_EQ(train({{"resume", "auto"}}).all<StepEvent>().size(), 20u);
+  expect_error({{"resume", "auto"}, {"out_dir", ""}}, {"resume", "out_dir"});
+  expect_error({{"resume", "auto"}, {"overwrite", "true"}}, {"resume or overwrite"});
+  expect_error({{"resume", "/no/such/folder"}}, {"/no/such/folder"});
+}
+
+TEST_F(TrainingRunTest, ResumeRefusesChangedOptionsByName) {
+  train({{"max_steps", "10"}});
+  const Options changes = {{"lr", "1e-3"},
+                           {"n_embd", "32"},
+                           {"seed", "1"},
+                           {"shuffle", "false"},
+                           {"tokens_per_step", "64"},
+                           {"seq_len", "16"},
+                           {"precision", "bf16"},
+                           {"schedule", "linear"},
+                           {"train_data", (folder_ / "val.bin").string()},
+                           {"val_batches", "1"},
+                           {"model", "gpt2-124M"}};
+  for (const auto& [key, value] : changes) {
+    expect_error({{"resume", "auto"}, {key, value}}, {key.c_str(), "cannot change on resume"});
+  }
+  // The values in effect do not differ here.
+  EXPECT_EQ(error_of({{"resume", "auto"}, {"lr", "0.0003"}, {"vocab_size", "257"}}), "");
+}
+
+TEST_F(TrainingRunTest, ResumeTakesNewIntervalsLengthAndMicroBatch) {
+  train({{"max_steps", "10"}});
+  const Recorder recorder = train({{"resume", "auto"},
+                                   {"max_steps", "14"},
+                                   {"micro_batch", "4"},
+                                   {"val_every", "2"},
+                                   {"sample_every", "0"},
+                                   {"checkpoint_every", "1"},
+                                   {"log_every", "2"},
+                                   {"threads", "2"}});
+  EXPECT_EQ(recorder.steps<ValEvent>(), (std::vector<std::int64_t>{12, 14}));
+  EXPECT_EQ(recorder.all<StartEvent>()[0].micro_steps, 1);
+  EXPECT_EQ(recorder.all<CheckpointEvent>().size(), 4u);
+  EXPECT_TRUE(recorder.all<SampleEvent>().empty());
+}
+
+TEST_F(TrainingRunTest, AMissingTokenizerDoesNotEndARun) {
+  train({{"max_steps", "5"}});
+  std::filesystem::remove_all(folder_ / "run" / kTokenizerFolder);
+  write_text(folder_ / "run" / kTokenizerFolder, "broken");
+  const Recorder recorder = train({{"resume", "auto"}, {"max_steps", "10"}});
+  EXPECT_EQ(recorder.all<StopEvent>()[0].reason, StopReason::kFinished);
+  const std::string ids = recorder.all<SampleEvent>().back().text;
+  EXPECT_EQ(ids.find_first_not_of("0123456789 "), std::string::npos) << ids;
+}
+
+TEST_F(TrainingRunTest, DataOfAnotherTokenizerAreRefused) {
+  DatasetInfo info;
+  info.tokenizer = "gpt2";
+  info.tokenizer_hash = "0123456789abcdef";
+  info.vocab_size = 257;
+  info.end_of_text = 256;
+  info.files = {{"other_train.bin", 293, 293, std::nullopt}};
+  write_dataset_info(folder_ / "other.json", info);
+  std::filesystem::copy(folder_ / "train.bin", folder_ / "other_train.bin");
+  const std::string data = (folder_ / "other_train.bin").string();
+  expect_error({{"train_data", data}}, {"other_train.bin", "tokenizer"});
+  EXPECT_FALSE(std::filesystem::exists(out()));
+}
+
+TEST_F(TrainingRunTest, RefusesWhatDoesNotFitTogether) {
+  expect_error({{"train_data", ""}}, {"train_data"});
+  expect_error({{"n_layer", ""}}, {"n_layer", "model"});
+  expect_error({{"n_head", "3"}}, {"n_head"});
+  expect_error({{"seq_len", "17"}}, {"seq_len", "block_size"});
+  expect_error({{"tokens_per_step", "33"}}, {"tokens_per_step", "multiple of 16"});
+  expect_error({{"vocab_size", "100"}}, {"vocab_size", "257"});
+  expect_error({{"model", "gpt5"}}, {"gpt5", "gpt2-124M"});
+  expect_error({{"tokenizer", "/no/such/tokenizer"}}, {"/no/such/tokenizer"});
+  expect_error({{"init_from", "/no/such/model"}}, {"/no/such/model"});
+  EXPECT_FALSE(std::filesystem::exists(out()));
+}
+
+TEST_F(TrainingRunTest, InitFromTakesWeightsAndSizes) {
+  const auto first = train({{"max_steps", "10"}});
+  const Options from = {{"init_from", out()}, {"n_layer", ""},
+                        {"n_head", ""},       {"n_embd", ""},
+                        {"block_size", ""},   {"out_dir", (folder_ / "second").string()},
+                        {"max_steps", "5"}};
+  const Recorder second = train(from);
+  EXPECT_EQ(second.all<ValEvent>()[0].loss, first.all<ValEvent>().back().loss);
+  EXPECT_EQ(second.all<StepEvent>()[0].step, 1);
+  Options wrong = from;
+  wrong.push_back({"n_embd", "32"});
+  expect_error(wrong, {"n_embd", "expected 16"});
+}
+
+TEST_F(TrainingRunTest, DryRunReportsWithoutDataOrFolder) {
+  const std::vector<ConfigSetting> given = {{&find_option("model"), "gpt2-1558M", "--model"},
+                                            {&find_option("dry_run"), "true", "--dry-run"}};
+  const TrainingRun run(plan_run(given, "test"));
+  const std::string report = run.report();
+  for (const char* part : {"1557", "FLOPs", "parameters", "gradients", "optimizer"}) {
+    EXPECT_NE(report.find(part), std::string::npos) << part << " not in:\n" << report;
+  }
+}
+
+TEST_F(TrainingRunTest, DefaultFolderIsNamedAfterTheConfig) {
+  const RunPlan plan = plan_run(settings({{"out_dir", ""}}), "quick");
+  EXPECT_EQ(plan.config.out_dir.rfind("runs/quick-20", 0), 0u) << plan.config.out_dir;
+}
+
+}  // namespace
+}  // namespace llmc
