@@ -35,7 +35,8 @@ constexpr const char* kUsage =
     "  --batch N      rows of a step (4)\n"
     "  --seq-len N    tokens of a row (64)\n"
     "  --only PART    machine, gemm or step\n"
-    "  --no-peers     leave oneDNN and OpenBLAS out\n";
+    "  --no-peers     leave oneDNN and OpenBLAS out\n"
+    "  --json         end with a line of JSON about the steps\n";
 
 struct Options {
   int threads = 0;
@@ -47,6 +48,7 @@ struct Options {
   std::int64_t seq_len = 64;
   std::string only;
   bool peers = true;
+  bool json = false;
 
   bool wants(std::string_view part) const { return only.empty() || only == part; }
 };
@@ -57,6 +59,10 @@ Options parse(int argc, char** argv) {
     const std::string_view name = argv[i];
     if (name == "--no-peers") {
       options.peers = false;
+      continue;
+    }
+    if (name == "--json") {
+      options.json = true;
       continue;
     }
     if (i + 1 == argc) fail(ErrorKind::kConfig, "cpu_step", "expected a value after ", name);
@@ -271,6 +277,13 @@ void print_steps(const Options& options, const Device& device) {
   std::printf("  step / bound %.2f (fastest step / bound of the best rates %.2f)\n",
               step / (gemm_time + copy_time),
               fastest / (flops / best(peaks) + bytes / best(copies)));
+  if (options.json) {
+    std::printf(
+        "{\"median_ms\": %.3f, \"min_ms\": %.3f, \"bound_ms\": %.3f, "
+        "\"tokens_per_s\": %.1f}\n",
+        1e3 * step, 1e3 * fastest, 1e3 * (gemm_time + copy_time),
+        static_cast<double>(tokens) / step);
+  }
 }
 
 void run(const Options& options) {
