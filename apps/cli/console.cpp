@@ -47,6 +47,7 @@ Console::~Console() {
 SinkAction Console::on_event(const Event& event) {
   std::visit([this](const auto& e) { show(e); }, event);
   out_.flush();
+  if (!out_) fail(ErrorKind::kIo, "console", "cannot write to the output");
   return SinkAction::kContinue;
 }
 
@@ -135,7 +136,13 @@ void Console::show(const ValEvent& event) {
 
 void Console::show(const SampleEvent& event) {
   line(concat("--- sample after step ", event.step, " ---"));
-  line(event.text);
+  // A model may draw any byte; a terminal must not take them for commands.
+  std::string text = event.text;
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) c = '?';
+  }
+  line(text);
   line("---");
 }
 

@@ -28,6 +28,9 @@ const std::atomic<int>& watch_signals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A reader of the output that goes away must not take the run with it.
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
   return noted_signal;
 }
 

@@ -130,7 +130,7 @@ StopEvent Trainer::run() {
     sampler_ = std::make_unique<Sampler>(model_, options);
   }
   emit(start_event());
-  if (step_ == 0 && config_.val_every > 0 && total_steps_ > 0) validate();
+  if (step_ == 0 && config_.val_every > 0 && last_val_step_ != 0) validate();
   while (step_ < total_steps_ && !stop_asked()) {
     step_began_ = Clock::now();
     queue_step();
