@@ -7,9 +7,11 @@
 
 namespace llmc {
 
-/// out[b, t] = wte[tokens[b, t]] + wpe[first_position + t]. out: (B, T, C); tokens: (B, T) i32,
-/// each below wte's rows (checked where they enter, not here); wte: (Vp, C); wpe: (maxT, C) or
-/// empty.
+// Lookups of token and position vectors. Tokens must be below the rows of wte; the CPU backend
+// throws an input error where one is not.
+
+/// out[b, t] = wte[tokens[b, t]] + wpe[first_position + t]. out: (B, T, C); tokens: (B, T) i32;
+/// wte: (Vp, C); wpe: (maxT, C) or empty; out, wte and wpe of one dtype, f32 or bf16.
 void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, const Tensor& wte,
                        const Tensor& wpe, std::int64_t first_position = 0);
 
@@ -19,7 +21,7 @@ std::int64_t embedding_backward_scratch(const Stream& stream, std::int64_t batch
 
 /// dwte[tokens[b, t]] += dout[b, t], in a fixed order, onto what is there; dwpe[t] (+)= sum over b
 /// of dout[b, t], rows T and up get zeros unless `accumulate`. dwte: (Vp, C) f32; dwpe: (maxT, C)
-/// f32; dout: (B, T, C); tokens: (B, T) i32; scratch: u8.
+/// f32, or empty; dout: (B, T, C) f32 or bf16; tokens: (B, T) i32; scratch: u8.
 void embedding_backward(Stream& stream, const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
                         const Tensor& tokens, const Tensor& scratch, bool accumulate);
 

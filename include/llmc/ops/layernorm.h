@@ -8,7 +8,8 @@
 namespace llmc {
 
 // Layer normalisation (Ba et al., 2016) over the last dimension, statistics in fp32 with the biased
-// variance. N rows of C channels; activations f32 or bf16; weight, bias: (C), f32 or bf16.
+// variance. N rows of C channels (any shape whose last dimension is C); activations f32 or bf16;
+// weight, bias: (C), f32 or bf16.
 
 /// out = (in − mean)·rstd·weight + bias; rstd = 1/sqrt(var + eps). out, in: (N, C). mean, rstd:
 /// (N) f32; both may be empty where no backward pass follows. bias may be empty.

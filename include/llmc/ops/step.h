@@ -22,7 +22,7 @@ struct StepBlock {
   float loss = 0.0f;        ///< mean loss per counted token
   float grad_norm = 0.0f;   ///< global L2 norm of the mean gradient, before clipping
   float grad_scale = 0.0f;  ///< what the update multiplies gradients by: count correction × clip
-  float loss_z = 0.0f;      ///< standard scores against the windows; 0 while those fill
+  float loss_z = 0.0f;      ///< (x − mean) / std of the window; 0 while it fills or if std is 0
   float grad_z = 0.0f;
   std::int32_t skip = 0;     ///< a SkipReason; not 0: the update changes nothing
   std::int64_t updates = 0;  ///< updates applied so far, this one included: bias-correction count

@@ -7,7 +7,6 @@
 #include "llmc/core/error.h"
 #include "ops/check.h"
 #include "ops/cpu/dispatch.h"
-#include "ops/cpu/kernels/elementwise_kernels.h"
 #include "ops/cpu/kernels/loss_kernels.h"
 
 namespace llmc {
@@ -35,6 +34,12 @@ void cross_entropy(const char* op, Stream& stream, const Tensor& losses, const T
   expect(op, "logits", logits, logits.dtype(), {R, Vp});
   expect_count(op, "losses", losses, DType::kF32, R);
   expect_count(op, "targets", targets, DType::kI32, R);
+  constexpr std::int64_t kMaxV = 1000000;
+  static_assert((kMaxV + kMaxV / cpu::kLossBlock + 1) * sizeof(float) <=
+                cpu::kThreadWorkspaceBytes);
+  if (V > kMaxV) {
+    fail(ErrorKind::kInput, op, "vocab_size: expected at most ", kMaxV, ", got ", V);
+  }
   if (V < 1 || V > Vp) {
     fail(ErrorKind::kInput, op, "vocab_size: expected 1 to ", Vp, ", got ", V);
   }
@@ -47,21 +52,22 @@ void cross_entropy(const char* op, Stream& stream, const Tensor& losses, const T
   auto* const loss = losses.data<float>();
   cpu::with_float_type(op, "logits", logits, [&]<class T>(std::type_identity<T>) {
     const auto& kernels = cpu::loss_kernels<T>(stream.impl().isa);
-    cpu::parallel_items(stream.impl(), R, [&](std::int64_t r, int) {
+    cpu::parallel_items(stream.impl(), R, [&](std::int64_t r, int thread) {
       T* const row = logits.data<T>() + r * Vp;
       if (target[r] < 0) {
         loss[r] = 0.0f;
         if (dloss != nullptr) std::fill_n(row, Vp, T{});
         return;
       }
-      float max = 0.0f;
-      float sum = 0.0f;
-      kernels.max_and_sum(&max, &sum, row, V);
-      const double below_max = static_cast<double>(max) - value(row + target[r]);
-      const double row_loss = below_max + std::log(static_cast<double>(sum));
+      cpu::SoftmaxRow softmax{};
+      softmax.exponentials = static_cast<float*>(stream.impl().thread_workspace(thread));
+      softmax.block_max = softmax.exponentials + V;
+      kernels.exponentials(softmax, row, V);
+      const double below_largest = static_cast<double>(softmax.largest) - value(row + target[r]);
+      const double row_loss = below_largest + std::log(static_cast<double>(softmax.sum));
       loss[r] = static_cast<float>(row_loss);
       if (dloss == nullptr) return;
-      kernels.scaled_exp(row, V, max, *dloss / sum);
+      kernels.scale(row, softmax, V, *dloss / softmax.sum);
       set(row + target[r], *dloss * std::expm1(-row_loss));
       std::fill(row + V, row + Vp, T{});
     });

@@ -5,12 +5,8 @@
 namespace llmc::cpu::LLMC_ISA {
 namespace {
 
-/// Columns that share one maximum: they are still in the L1 cache when their exponentials are
-/// summed.
-constexpr std::int64_t kBlock = 2048;
-
 template <class T>
-float block_max(const T* x, std::int64_t n) {
+float largest_of(const T* x, std::int64_t n) {
   VecF a = splat(-__builtin_inff());
   VecF b = a;
   std::int64_t i = 0;
@@ -24,37 +20,45 @@ float block_max(const T* x, std::int64_t n) {
 }
 
 template <class T>
-void max_and_sum(float* max_out, float* sum_out, const T* logits, std::int64_t V) {
+void exponentials(SoftmaxRow& row, const T* logits, std::int64_t V) {
   float largest = -__builtin_inff();
   float total = 0.0f;
-  for (std::int64_t begin = 0; begin < V; begin += kBlock) {
-    const std::int64_t n = V - begin < kBlock ? V - begin : kBlock;
+  for (std::int64_t begin = 0; begin < V; begin += kLossBlock) {
+    const std::int64_t n = V - begin < kLossBlock ? V - begin : kLossBlock;
     const T* const x = logits + begin;
-    const float candidate = block_max(x, n);
+    float* const e = row.exponentials + begin;
+    const float candidate = largest_of(x, n);
     if (candidate > largest) {
       total *= exp(splat(largest - candidate))[0];
       largest = candidate;
     }
+    row.block_max[begin / kLossBlock] = largest;
     total += sum_over(n, [&](std::int64_t i, auto lanes) {
-      return exp(load(x + i, lanes, -__builtin_inff()) - largest);
+      const VecF y = exp(load(x + i, lanes, -__builtin_inff()) - largest);
+      store(e + i, y, lanes);
+      return y;
     });
   }
-  *max_out = largest;
-  *sum_out = total;
+  row.largest = largest;
+  row.sum = total;
 }
 
 template <class T>
-void scaled_exp(T* logits, std::int64_t V, float largest, float factor) {
-  for_vectors(V, [&](std::int64_t i, auto lanes) {
-    store(logits + i, exp(load(logits + i, lanes) - largest) * factor, lanes);
-  });
+void scale(T* out, const SoftmaxRow& row, std::int64_t V, float factor) {
+  for (std::int64_t begin = 0; begin < V; begin += kLossBlock) {
+    const std::int64_t n = V - begin < kLossBlock ? V - begin : kLossBlock;
+    const float f = factor * exp(splat(row.block_max[begin / kLossBlock] - row.largest))[0];
+    for_vectors(n, [&](std::int64_t i, auto lanes) {
+      store(out + begin + i, load(row.exponentials + begin + i, lanes) * f, lanes);
+    });
+  }
 }
 
 }  // namespace
 
 template <class T>
 const LossKernels<T>& loss_kernels() {
-  static constexpr LossKernels<T> kTable = {max_and_sum<T>, scaled_exp<T>};
+  static constexpr LossKernels<T> kTable = {exponentials<T>, scale<T>};
   return kTable;
 }
 template const LossKernels<float>& loss_kernels();
