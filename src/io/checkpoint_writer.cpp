@@ -145,7 +145,7 @@ std::size_t CheckpointWriter::snapshot_bytes() const {
 
 void CheckpointWriter::allocate() {
   if (impl_->snapshot) return;
-  impl_->snapshot.reset(new (std::nothrow) std::byte[impl_->snapshot_bytes]);
+  impl_->snapshot.reset(new (std::nothrow) std::byte[impl_->snapshot_bytes]());
   if (!impl_->snapshot) {
     fail(ErrorKind::kMemory, "checkpoint", "cannot have ", format_bytes(impl_->snapshot_bytes),
          " of host memory for the copy of the training state");

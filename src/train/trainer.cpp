@@ -118,6 +118,7 @@ void Trainer::save_to(const std::filesystem::path& run, std::string tokenizer_ha
   tokenizer_hash_ = std::move(tokenizer_hash);
   writer_.emplace(run, model_.parameters(), optimizer_,
                   CheckpointWriter::Options{config_.keep_checkpoints});
+  writer_->allocate();
 }
 
 StopEvent Trainer::run() {
