@@ -160,22 +160,23 @@ TEST_P(OnEveryIsa, EmptySum) {
 
 TEST_P(OnEveryIsa, ThreadsDoNotChangeBits) {
   const Sizes shapes[] = {{3, 500, 300}, {65, 193, 1000}, {257, 700, 401}, {2100, 100, 65}};
+  const Device dev = device(1);
+  std::vector<Stream> streams;
+  for (const int threads : {1, 2, 3}) streams.emplace_back(device(threads));
   for (const Sizes& sizes : shapes) {
     for (int t = 0; t < 4; ++t) {
       for (const DType type : {kF32, kBF16}) {
+        const MatmulOptions options{
+            .transpose_a = (t & 1) != 0, .transpose_b = (t & 2) != 0, .beta = 0.5f};
+        OwnedTensor a(dev, type, stored(sizes.m, sizes.k, options.transpose_a));
+        OwnedTensor b(dev, type, stored(sizes.k, sizes.n, options.transpose_b));
+        OwnedTensor c(dev, type, {sizes.m, sizes.n});
+        a.fill_random(1);
+        b.fill_random(2);
         std::vector<double> expected;
-        for (const int threads : {1, 2, 3}) {
-          SCOPED_TRACE(::testing::Message()
-                       << sizes << " transposes " << t << ", " << threads << " threads");
-          const Device dev = device(threads);
-          Stream stream(dev);
-          const MatmulOptions options{
-              .transpose_a = (t & 1) != 0, .transpose_b = (t & 2) != 0, .beta = 0.5f};
-          OwnedTensor a(dev, type, stored(sizes.m, sizes.k, options.transpose_a));
-          OwnedTensor b(dev, type, stored(sizes.k, sizes.n, options.transpose_b));
-          OwnedTensor c(dev, type, {sizes.m, sizes.n});
-          a.fill_random(1);
-          b.fill_random(2);
+        for (Stream& stream : streams) {
+          SCOPED_TRACE(::testing::Message() << sizes << " transposes " << t << ", "
+                                            << stream.device().threads() << " threads");
           c.fill_random(3);
           matmul(stream, c, a, b, options);
           if (expected.empty()) {

@@ -242,7 +242,26 @@ void pack(float* dst, const GemmOperand& x, std::int64_t w0, std::int64_t width,
   }
 }
 
-constexpr int kDots = 4;  ///< columns whose dot products run side by side
+constexpr int kDots = 4;  ///< rows and columns whose dot products run side by side
+
+/// Puts into lane j·kWidth/N of v[0] the sum of the lanes of v[j], for all N vectors at once.
+/// Halves are folded onto each other, as in sum().
+template <int N, int S = kWidth / 2>
+inline void sum_each(VecF* v) {
+  if constexpr (N > 1) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N / 2; ++i) {
+      exchange<kWidth, S>(v[i], v[i + N / 2], std::make_integer_sequence<int, kWidth>());
+      v[i] += v[i + N / 2];
+    }
+    if constexpr (S > 1) sum_each<N / 2, S / 2>(v);
+  } else {
+    VecF low = v[0], high = v[0];
+    exchange<kWidth, S>(low, high, std::make_integer_sequence<int, kWidth>());
+    v[0] = low + high;
+    if constexpr (S > 1) sum_each<1, S / 2>(v);
+  }
+}
 
 /// sums[i·kTileCols + j] = dot product of row i of a and row j of b, i < R, j < N.
 template <int R, int N, class Ta, class Tb>
@@ -253,7 +272,10 @@ void dots(float* sums, const Ta* a, std::int64_t a_ld, const Tb* b, std::int64_t
   const auto step = [&](auto&& load_a, auto&& load_b) __attribute__((always_inline)) {
     VecF column[N];
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) column[j] = load_b(b + j * b_ld + d);
+    for (int j = 0; j < N; ++j) {
+      column[j] = load_b(b + j * b_ld + d);
+      __builtin_prefetch(b + (N + j) * b_ld + d, 0, 2);  // of the next call
+    }
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
       const VecF row = load_a(a + i * a_ld + d);
@@ -272,7 +294,8 @@ void dots(float* sums, const Ta* a, std::int64_t a_ld, const Tb* b, std::int64_t
     step(part, part);
   }
   for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < N; ++j) sums[i * kTileCols + j] = sum(v[i][j]);
+    sum_each<N>(v[i]);
+    for (int j = 0; j < N; ++j) sums[i * kTileCols + j] = v[i][0][j * (kWidth / N)];
   }
 }
 
