@@ -439,6 +439,7 @@ void Transformer::decode(std::span<float> logits, KvCache& cache,
 }
 
 Tensor Transformer::losses() const {
+  impl_->check_allocated();
   return impl_->get(impl_->losses, impl_->last);
 }
 

@@ -77,7 +77,7 @@ inline void randomise(Stream& stream, const ParameterSet& parameters, std::uint3
 }
 
 inline Transformer make_model(const ModelConfig& config, const TransformerOptions& options,
-                              int threads = 2, std::uint32_t seed = 1) {
+                              int threads = 1, std::uint32_t seed = 1) {
   Transformer model(Device::open({.threads = threads}), config, options);
   model.allocate();
   randomise(model.stream(), model.parameters(), seed);
