@@ -1,25 +1,23 @@
 #include "llmc/ops/linear.h"
 
+#include <cstddef>
+#include <string_view>
+
 #include "core/cpu/parallel.h"
 #include "llmc/core/error.h"
+#include "ops/check.h"
 #include "ops/cpu/gemm.h"
 
 namespace llmc {
 namespace {
-
-void check_float(const char* op, const char* name, const Tensor& t) {
-  if (t.dtype() != DType::kF32 && t.dtype() != DType::kBF16) {
-    fail(ErrorKind::kInput, op, name, ": expected f32 or bf16, got ", name_of(t.dtype()));
-  }
-}
 
 /// Rows and columns of a matrix: the last dimension against all those before it.
 struct Matrix {
   std::int64_t rows, cols;
 };
 
-Matrix matrix_of(const char* op, const char* name, const Tensor& t) {
-  check_float(op, name, t);
+Matrix matrix_of(std::string_view op, std::string_view name, const Tensor& t) {
+  expect_float(op, name, t);
   if (t.shape().rank() < 1) {
     fail(ErrorKind::kInput, op, name, ": expected at least one dimension, got a scalar");
   }
@@ -28,7 +26,7 @@ Matrix matrix_of(const char* op, const char* name, const Tensor& t) {
   return matrix;
 }
 
-void check_matrix(const char* op, const char* name, const Tensor& t, std::int64_t rows,
+void check_matrix(std::string_view op, std::string_view name, const Tensor& t, std::int64_t rows,
                   std::int64_t cols) {
   const Matrix got = matrix_of(op, name, t);
   if (got.rows != rows || got.cols != cols) {
@@ -36,8 +34,8 @@ void check_matrix(const char* op, const char* name, const Tensor& t, std::int64_
   }
 }
 
-void check_vector(const char* op, const char* name, const Tensor& t, std::int64_t size) {
-  check_float(op, name, t);
+void check_vector(std::string_view op, std::string_view name, const Tensor& t, std::int64_t size) {
+  expect_float(op, name, t);
   if (t.shape().numel() != size) {
     fail(ErrorKind::kInput, op, name, ": expected (", size, "), got ", t.shape());
   }
