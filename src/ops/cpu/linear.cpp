@@ -17,7 +17,7 @@ struct Matrix {
 };
 
 Matrix matrix_of(std::string_view op, std::string_view name, const Tensor& t) {
-  expect_float(op, name, t);
+  if (t.shape().numel() > 0) expect_float(op, name, t);
   if (t.shape().rank() < 1) {
     fail(ErrorKind::kInput, op, name, ": expected at least one dimension, got a scalar");
   }
