@@ -1,8 +1,10 @@
 #include "llmc/core/rng.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace llmc {
 namespace {
@@ -70,36 +72,39 @@ void Mt19937::fill_normal(std::span<float> out, float mean, float stddev) {
     }
     return;
   }
-  const auto uniform53 = [this] {
-    return static_cast<double>(next_u64() & ((std::uint64_t{1} << 53) - 1)) * 0x1p-53;
-  };
-  bool has_next = false;
-  double next = 0.0;
-  for (float& x : out) {
-    double value = next;
-    if (!has_next) {
-      const double u1 = uniform53();
-      const double u2 = uniform53();
-      const double radius = std::sqrt(-2.0 * std::log1p(-u2));
-      const double theta = 2.0 * std::numbers::pi * u1;
-      next = radius * std::sin(theta);
-      value = radius * std::cos(theta);
-    }
-    has_next = !has_next;
-    x = static_cast<float>(value) * stddev + mean;
-  }
+  for (float& x : out) x = static_cast<float>(next_normal() * stddev + mean);
+}
+
+double Mt19937::next_normal() {
+  if (waiting_normal_) return *std::exchange(waiting_normal_, std::nullopt);
+  constexpr std::uint64_t kMask = (std::uint64_t{1} << 53) - 1;
+  const double u1 = static_cast<double>(next_u64() & kMask) * 0x1p-53;
+  const double u2 = static_cast<double>(next_u64() & kMask) * 0x1p-53;
+  const double radius = std::sqrt(-2.0 * std::log1p(-u2));
+  const double theta = 2.0 * std::numbers::pi * u1;
+  waiting_normal_ = radius * std::sin(theta);
+  return radius * std::cos(theta);
 }
 
 Mt19937::State Mt19937::state() const {
   State state;
   std::copy(words_.begin(), words_.end(), state.begin());
-  state.back() = next_;
+  const auto waiting = std::bit_cast<std::uint64_t>(waiting_normal_.value_or(0.0));
+  state[kWords] = next_;
+  state[kWords + 1] = waiting_normal_.has_value() ? 1 : 0;
+  state[kWords + 2] = static_cast<std::uint32_t>(waiting);
+  state[kWords + 3] = static_cast<std::uint32_t>(waiting >> 32);
   return state;
 }
 
 void Mt19937::restore(const State& state) {
   std::copy_n(state.begin(), words_.size(), words_.begin());
-  next_ = state.back();
+  next_ = state[kWords];
+  waiting_normal_.reset();
+  if (state[kWords + 1] != 0) {
+    const std::uint64_t high = state[kWords + 3];
+    waiting_normal_ = std::bit_cast<double>((high << 32) | state[kWords + 2]);
+  }
 }
 
 std::array<std::uint32_t, 4> philox4x32(std::uint64_t key, std::uint64_t counter_low,

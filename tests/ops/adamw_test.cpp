@@ -212,14 +212,12 @@ TEST(AdamWErrors, NameTheTensor) {
   const TestTensor b(stream, DType::kF32, {5});
   const TestTensor half(stream, DType::kBF16, {4});
   TestStruct<StepBlock> block(stream, block_of(1));
-  expect_input_error([&] { adamw_update(stream, a, {}, b, a, a, block.device(), kOptions, 0); },
-                     "[adamw_update] m: expected 4 elements of f32, got f32 (5)");
-  expect_input_error(
-      [&] { adamw_update(stream, half, half, a, a, a, block.device(), kOptions, 0); },
-      "[adamw_update] master");
-  expect_input_error(
-      [&] { adamw_update(stream, a, {}, a, a, Tensor(), block.device(), kOptions, 0); },
-      "[adamw_update] grad");
+  expect_error(ErrorKind::kInput, "[adamw_update] m: expected 4 elements of f32, got f32 (5)",
+               [&] { adamw_update(stream, a, {}, b, a, a, block.device(), kOptions, 0); });
+  expect_error(ErrorKind::kInput, "[adamw_update] master",
+               [&] { adamw_update(stream, half, half, a, a, a, block.device(), kOptions, 0); });
+  expect_error(ErrorKind::kInput, "[adamw_update] grad",
+               [&] { adamw_update(stream, a, {}, a, a, Tensor(), block.device(), kOptions, 0); });
 }
 
 }  // namespace

@@ -175,19 +175,20 @@ TEST(AttentionErrors, NameTheArgument) {
   const TestTensor lse(stream, DType::kF32, {1, 2, 4});
   const TestTensor cache(stream, DType::kF32, {1, 5, 2, 8});
   EXPECT_NO_THROW(attention_forward(stream, out, lse, qkv, 2, 1.0f));
-  expect_input_error([&] { attention_forward(stream, out, lse, qkv, 3, 1.0f); },
-                     "[attention_forward] heads: expected NH to be a multiple of NKV");
-  expect_input_error([&] { attention_forward(stream, qkv, lse, qkv, 2, 1.0f); },
-                     "[attention_forward] out: expected f32 (1, 4, 2, 8), got f32 (1, 4, 6, 8)");
-  expect_input_error([&] { attention_backward(stream, qkv, out, qkv, out, lse, {}, 2, 1.0f); },
-                     "[attention_backward] scratch: expected at least");
-  expect_input_error(
-      [&] { attention_decode(stream, out, cache, cache, qkv, 2, 1.0f); },
-      "[attention_decode] position: expected at most 5 tokens in the cache, got 2 + 4");
+  expect_error(ErrorKind::kInput, "[attention_forward] heads: expected NH to be a multiple of NKV",
+               [&] { attention_forward(stream, out, lse, qkv, 3, 1.0f); });
+  expect_error(ErrorKind::kInput,
+               "[attention_forward] out: expected f32 (1, 4, 2, 8), got f32 (1, 4, 6, 8)",
+               [&] { attention_forward(stream, qkv, lse, qkv, 2, 1.0f); });
+  expect_error(ErrorKind::kInput, "[attention_backward] scratch: expected at least",
+               [&] { attention_backward(stream, qkv, out, qkv, out, lse, {}, 2, 1.0f); });
+  expect_error(ErrorKind::kInput,
+               "[attention_decode] position: expected at most 5 tokens in the cache, got 2 + 4",
+               [&] { attention_decode(stream, out, cache, cache, qkv, 2, 1.0f); });
   const TestTensor wide(stream, DType::kF32, {1, 1, 3, attention_max_head_size() + 1});
   const TestTensor wide_out(stream, DType::kF32, {1, 1, 1, attention_max_head_size() + 1});
-  expect_input_error([&] { attention_forward(stream, wide_out, {}, wide, 1, 1.0f); },
-                     "[attention_forward] head size: expected 1 to");
+  expect_error(ErrorKind::kInput, "[attention_forward] head size: expected 1 to",
+               [&] { attention_forward(stream, wide_out, {}, wide, 1, 1.0f); });
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "llmc/core/error.h"
+#include "support/temp_folder.h"
 #include "support/test_tensor.h"
 
 namespace llmc::testing {
@@ -44,18 +44,6 @@ std::vector<std::uint8_t> bytes_of(const Tensors&... tensors) {
   };
   (append(tensors), ...);
   return all;
-}
-
-/// The call throws an input error whose text contains `part`.
-template <class Call>
-void expect_input_error(const Call& call, const std::string& part) {
-  try {
-    call();
-    ADD_FAILURE() << "expected an error with: " << part;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
 }
 
 }  // namespace llmc::testing

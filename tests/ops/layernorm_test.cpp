@@ -198,17 +198,16 @@ TEST(LayerNormErrors, NameTheTensor) {
   const TestTensor w5(stream, DType::kF32, {5});
   const TestTensor rows(stream, DType::kF32, {3});
   const TestTensor half(stream, DType::kBF16, {3, 4});
-  expect_input_error([&] { layernorm_forward(stream, x, {}, {}, x, w5, {}, kEps); },
-                     "[layernorm_forward] weight: expected f32 (4), got f32 (5)");
-  expect_input_error([&] { layernorm_forward(stream, x, {}, {}, x, {}, {}, kEps); },
-                     "[layernorm_forward] weight");
-  expect_input_error([&] { layernorm_forward(stream, half, {}, {}, x, w, {}, kEps); },
-                     "[layernorm_forward] out");
-  expect_input_error(
-      [&] { layernorm_backward(stream, x, w, w, x, x, w, rows, rows, {}, false, false); },
-      "[layernorm_backward] scratch: expected at least");
-  expect_input_error([&] { residual_layernorm_forward(stream, x, x, w, {}, x, x, w, {}, kEps); },
-                     "[residual_layernorm_forward] mean");
+  expect_error(ErrorKind::kInput, "[layernorm_forward] weight: expected f32 (4), got f32 (5)",
+               [&] { layernorm_forward(stream, x, {}, {}, x, w5, {}, kEps); });
+  expect_error(ErrorKind::kInput, "[layernorm_forward] weight",
+               [&] { layernorm_forward(stream, x, {}, {}, x, {}, {}, kEps); });
+  expect_error(ErrorKind::kInput, "[layernorm_forward] out",
+               [&] { layernorm_forward(stream, half, {}, {}, x, w, {}, kEps); });
+  expect_error(ErrorKind::kInput, "[layernorm_backward] scratch: expected at least",
+               [&] { layernorm_backward(stream, x, w, w, x, x, w, rows, rows, {}, false, false); });
+  expect_error(ErrorKind::kInput, "[residual_layernorm_forward] mean",
+               [&] { residual_layernorm_forward(stream, x, x, w, {}, x, x, w, {}, kEps); });
 }
 
 }  // namespace

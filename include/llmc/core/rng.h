@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace llmc {
@@ -18,18 +19,23 @@ class Mt19937 {
   /// Uniform in [0, 1) with 24 bits.
   float next_uniform();
   /// Fills with normal draws as torch.Tensor.normal_ does on a CPU: from 16 values on, in blocks of
-  /// 16 by Box-Muller with the last block redrawn for a remainder; below, in pairs of doubles.
+  /// 16 by Box-Muller with the last block redrawn for a remainder; below, in pairs of doubles, of
+  /// which the second one waits for the next such call.
   void fill_normal(std::span<float> out, float mean, float stddev);
 
-  /// The whole state, for checkpoints: 624 words, then the index of the next one.
-  using State = std::array<std::uint32_t, 625>;
+  /// The whole state, for checkpoints: 624 words, the index of the next one, whether a normal draw
+  /// waits (1 or 0), and the low and high half of its bits.
+  using State = std::array<std::uint32_t, 628>;
   State state() const;
   void restore(const State& state);
 
  private:
   void refill();
+  double next_normal();
+
   std::array<std::uint32_t, 624> words_{};
   std::uint32_t next_ = 624;
+  std::optional<double> waiting_normal_;
 };
 
 /// Philox4x32-10 (Salmon et al., 2011): four random words that depend on the key and counter only,

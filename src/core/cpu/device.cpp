@@ -1,9 +1,8 @@
 #include "llmc/core/device.h"
 
-#include <sched.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -11,8 +10,11 @@
 #include <utility>
 
 #include "core/cpu/device_impl.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/system_limits.h"
 #include "llmc/core/arena.h"
 #include "llmc/core/error.h"
+#include "llmc/core/log.h"
 
 namespace llmc {
 namespace {
@@ -26,13 +28,6 @@ std::align_val_t alignment_of(std::size_t bytes) {
   return std::align_val_t{bytes >= kHugePage ? kHugePage : kAlignment};
 }
 
-[[maybe_unused]] int processors_of_this_process() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
 int thread_count(int wanted) {
 #ifndef _OPENMP
   (void)wanted;
@@ -43,11 +38,16 @@ int thread_count(int wanted) {
   }
   if (wanted > 0) return wanted;
   if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    // One number, or one per level of nesting ("4,2"), of which the first is meant.
     char* end = nullptr;
     const long value = std::strtol(text, &end, 10);
-    if (end != text && value >= 1 && value <= kMaxThreads) return static_cast<int>(value);
+    if (end != text && (*end == '\0' || *end == ',') && value >= 1 && value <= kMaxThreads) {
+      return static_cast<int>(value);
+    }
+    log(LogLevel::kWarning, concat("OMP_NUM_THREADS: expected 1 to ", kMaxThreads, ", got '", text,
+                                   "'; it is ignored"));
   }
-  return processors_of_this_process();
+  return std::min(cpu::usable_processors(), kMaxThreads);
 #endif
 }
 
@@ -82,6 +82,28 @@ cpu::Isa chosen_isa(std::string_view wanted) {
   fail(ErrorKind::kConfig, "device", "isa: expected auto, portable, avx2 or avx512, got ", wanted);
 }
 
+std::byte* at(void* data, std::size_t offset) {
+  return static_cast<std::byte*>(data) + offset;
+}
+
+/// Cuts [0, bytes) into ranges and calls fn(begin, count) on a team of threads, on one if there is
+/// little to do.
+template <class Fn>
+void for_byte_ranges(int threads, std::size_t bytes, const Fn& fn) {
+  constexpr std::size_t kSerial = std::size_t{1} << 20;
+  constexpr std::size_t kPiece = kHugePage;
+  if (bytes == 0) return;
+  if (bytes <= kSerial || threads == 1) return fn(0, bytes);
+  const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
+  cpu::parallel_region(threads, [&](int thread, int team) {
+    const auto cut = [&](int t) {
+      return std::min(
+          bytes, pieces * static_cast<std::size_t>(t) / static_cast<std::size_t>(team) * kPiece);
+    };
+    if (cut(thread) < cut(thread + 1)) fn(cut(thread), cut(thread + 1) - cut(thread));
+  });
+}
+
 }  // namespace
 
 Device Device::open(const DeviceOptions& options) {
@@ -101,8 +123,7 @@ int Device::threads() const {
 }
 
 std::size_t Device::free_memory() const {
-  return static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) *
-         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return cpu::available_memory();
 }
 
 Stream::Impl::Impl(const Device& d)
@@ -137,7 +158,10 @@ Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
   // them several percent. Where the system has no huge pages to give, nothing is lost.
   if (bytes >= kHugePage) madvise(data_, bytes, MADV_HUGEPAGE);
 #endif
-  std::memset(data_, 0, bytes);
+  // The threads that will use the memory touch it first, which places it near their processors.
+  for_byte_ranges(device.threads(), bytes, [this](std::size_t begin, std::size_t count) {
+    std::memset(at(data_, begin), 0, count);
+  });
 }
 
 Buffer::~Buffer() {
@@ -153,24 +177,30 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   return *this;
 }
 
-void copy_from_host(Stream&, const Tensor& dst, const void* src) {
-  if (dst.bytes() > 0) std::memcpy(dst.raw(), src, dst.bytes());
+void copy_from_host(Stream& stream, const Tensor& dst, const void* src) {
+  for_byte_ranges(stream.impl().threads, dst.bytes(), [&](std::size_t begin, std::size_t count) {
+    std::memcpy(at(dst.raw(), begin), static_cast<const std::byte*>(src) + begin, count);
+  });
 }
 
-void copy_to_host(Stream&, void* dst, const Tensor& src) {
-  if (src.bytes() > 0) std::memcpy(dst, src.raw(), src.bytes());
+void copy_to_host(Stream& stream, void* dst, const Tensor& src) {
+  for_byte_ranges(stream.impl().threads, src.bytes(), [&](std::size_t begin, std::size_t count) {
+    std::memcpy(at(dst, begin), at(src.raw(), begin), count);
+  });
 }
 
-void copy(Stream&, const Tensor& dst, const Tensor& src) {
+void copy(Stream& stream, const Tensor& dst, const Tensor& src) {
   if (dst.dtype() != src.dtype() || dst.numel() != src.numel()) {
     fail(ErrorKind::kInput, "device", "copy: expected the same dtype and count, got ",
          name_of(dst.dtype()), " ", dst.shape(), " from ", name_of(src.dtype()), " ", src.shape());
   }
-  if (dst.bytes() > 0) std::memcpy(dst.raw(), src.raw(), dst.bytes());
+  copy_from_host(stream, dst, src.raw());
 }
 
-void zero(Stream&, const Tensor& tensor) {
-  if (tensor.bytes() > 0) std::memset(tensor.raw(), 0, tensor.bytes());
+void zero(Stream& stream, const Tensor& tensor) {
+  for_byte_ranges(stream.impl().threads, tensor.bytes(), [&](std::size_t begin, std::size_t count) {
+    std::memset(at(tensor.raw(), begin), 0, count);
+  });
 }
 
 }  // namespace llmc

@@ -12,14 +12,14 @@
 
 namespace llmc::cpu {
 
-/// Runs fn(thread, threads) on every thread of the stream's team and returns when all are done. The
-/// first exception thrown inside is thrown again here. Without OpenMP the team is one thread.
-/// `threads` may be less than the stream's count.
+/// Runs fn(thread, threads) on every thread of a team of at most `wanted` and returns when all are
+/// done. The first exception thrown inside is thrown again here. Without OpenMP the team is one
+/// thread.
 template <class Fn>
-void parallel_region([[maybe_unused]] const Stream::Impl& stream, const Fn& fn) {
+void parallel_region([[maybe_unused]] int wanted, const Fn& fn) {
   std::exception_ptr error;
 #ifdef _OPENMP
-#pragma omp parallel num_threads(stream.threads)
+#pragma omp parallel num_threads(wanted)
   {
     try {
       fn(omp_get_thread_num(), omp_get_num_threads());
@@ -36,6 +36,12 @@ void parallel_region([[maybe_unused]] const Stream::Impl& stream, const Fn& fn) 
   }
 #endif
   if (error) std::rethrow_exception(error);
+}
+
+/// The same on the stream's team.
+template <class Fn>
+void parallel_region(const Stream::Impl& stream, const Fn& fn) {
+  parallel_region(stream.threads, fn);
 }
 
 /// Splits [0, count) into one contiguous range per thread and runs fn(begin, end) on each. What fn
