@@ -135,6 +135,13 @@ TEST(EmbeddingErrors, NameTheTensor) {
                [&] { embedding_forward(stream, floats, tokens, wte, wpe); });
   expect_error(ErrorKind::kInput, "[embedding_backward] dwte",
                [&] { embedding_backward(stream, floats, {}, out, tokens, {}, false); });
+  for (const double bad : {-1.0, 5.0}) {
+    const TestTensor wrong(stream, DType::kI32, {2, 3}, {0, 1, 2, 3, 4, bad});
+    expect_error(ErrorKind::kInput, "[embedding_forward] tokens: expected 0 to 4, got",
+                 [&] { embedding_forward(stream, out, wrong, wte, wpe); });
+    expect_error(ErrorKind::kInput, "[embedding_backward] tokens: expected 0 to 4, got",
+                 [&] { embedding_backward(stream, wte, wpe, out, wrong, {}, false); });
+  }
 }
 
 }  // namespace

@@ -165,6 +165,11 @@ TEST(CrossEntropyErrors, NameTheArgument) {
                [&] { cross_entropy_backward(stream, losses, logits, losses, 4, 1.0f, nullptr); });
   expect_error(ErrorKind::kInput, "[cross_entropy_forward] losses",
                [&] { cross_entropy_forward(stream, logits, logits, targets, 4, nullptr); });
+  for (const double bad : {-2.0, 4.0}) {
+    const TestTensor wrong(stream, DType::kI32, {2}, {0, bad});
+    expect_error(ErrorKind::kInput, "[cross_entropy_forward] targets: expected -1 to 3, got",
+                 [&] { cross_entropy_forward(stream, losses, logits, wrong, 4, nullptr); });
+  }
 }
 
 }  // namespace
