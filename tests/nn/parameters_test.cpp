@@ -70,8 +70,8 @@ TEST(ParameterSet, GradientsAreF32AndOptional) {
 }
 
 TEST(ParameterSet, RefusesMisuse) {
-  EXPECT_THROW(ParameterSet(DType::kI32), Error);
-  EXPECT_THROW(ParameterSet(DType::kF32, true, 0), Error);
+  EXPECT_THROW(ParameterSet{DType::kI32}, Error);
+  EXPECT_THROW((ParameterSet{DType::kF32, true, 0}), Error);
   ParameterSet p(DType::kF32);
   EXPECT_THROW(p.declare("x", {4}, Initialiser::ones(), OptimizerGroup::kDecay), Error);
   p.begin_bucket("b");
