@@ -101,8 +101,8 @@ void make_folders(const std::filesystem::path& path);
 void sync_folder(const std::filesystem::path& path);
 /// Renames a file or folder and syncs the parent.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
-/// Swaps two files or folders and syncs their parents. At no time is either name missing, unless the
-/// file system cannot swap: then `b` is, for a moment.
+/// Swaps two files or folders and syncs their parents. At no time is either name missing, unless
+/// the file system cannot swap: then `b` is, for a moment.
 void exchange_durably(const std::filesystem::path& a, const std::filesystem::path& b);
 
 }  // namespace llmc
