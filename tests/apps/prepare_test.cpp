@@ -1,0 +1,87 @@
+// The program prepare, run as a user runs it.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "apps/program.h"
+#include "llmc/core/file.h"
+#include "llmc/data/token_file.h"
+#include "support/temp_folder.h"
+
+namespace llmc {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Outcome;
+using testing::Program;
+using testing::TempFolder;
+
+Outcome run(const TempFolder& folder, const std::vector<std::string>& arguments) {
+  return Program(LLMC_APPS_DIR "/prepare", arguments, folder.path().string()).wait();
+}
+
+void expect_bad_input(const std::vector<std::string>& arguments, const std::string& part) {
+  const TempFolder folder;
+  write_text(folder / "in.txt", "some text");
+  const Outcome outcome = run(folder, arguments);
+  EXPECT_EQ(outcome.status, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_FALSE(fs::exists(folder / "data"));
+}
+
+TEST(PrepareAppTest, WritesTales) {
+  const TempFolder folder;
+  const Outcome outcome = run(folder, {"--corpus", "tales", "--bytes", "20000", "--seed", "3",
+                                       "--val-tokens", "2000", "--name", "t"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("data/t/t_val.bin: 2000 tokens"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("bits per byte"), std::string::npos);
+  EXPECT_EQ(TokenFile(folder / "data/t/t_val.bin", 257).size(), 2000);
+  EXPECT_GT(TokenFile(folder / "data/t/t_train.bin", 257).size(), 18'000);
+  EXPECT_TRUE(fs::exists(folder / "data/t/t.json"));
+}
+
+TEST(PrepareAppTest, TurnsFilesIntoShards) {
+  const TempFolder folder;
+  write_text(folder / "one.txt", "first\n\nsecond");
+  write_text(folder / "two.txt", "third");
+  const Outcome outcome = run(folder, {"--input", "*.txt", "--split", "blank-line",
+                                       "--shard-tokens", "10", "--out-dir", "out"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(TokenFile(folder / "out/one_train_000001.bin").size(), 10);
+  EXPECT_EQ(TokenFile(folder / "out/one_train_000002.bin").size(), 10);
+  EXPECT_EQ(TokenFile(folder / "out/one_train_000003.bin").size(), 1);
+}
+
+TEST(PrepareAppTest, RefusesBadOptionsBeforeWork) {
+  expect_bad_input({}, "expected either input files or a corpus");
+  expect_bad_input({"--corpus", "poems"}, "corpus: expected tales");
+  expect_bad_input({"--corpus", "tales", "--bytes", "1k"}, "--bytes");
+  expect_bad_input({"--corpus", "tales", "--bytes", "-1"}, "bytes");
+  expect_bad_input({"--corpus", "tales", "--input", "in.txt"}, "got both");
+  expect_bad_input({"--input", "missing.txt"}, "no file matches 'missing.txt'");
+  expect_bad_input({"--input", "in.txt", "--split", "word"},
+                   "split: expected blank-line, line, file or none");
+  expect_bad_input({"--input", "in.txt", "--seed", "4"}, "with a corpus only");
+  expect_bad_input({"--input", "in.txt", "--tokenizer", "nothing"},
+                   "'nothing', which does not exist");
+  expect_bad_input({"--input", "in.txt", "--tokenizer", "in.txt"}, "in.txt");
+  expect_bad_input({"--input", "in.txt", "--shard-tokens", "99999999999"}, "shard");
+  expect_bad_input({"--input", "in.txt", "--valtokens", "4"}, "val");
+}
+
+TEST(PrepareAppTest, TooLittleTextFailsWhileRunning) {
+  const TempFolder folder;
+  write_text(folder / "in.txt", "some text");
+  const Outcome outcome =
+      run(folder, {"--input", "in.txt", "--val-tokens", "100", "--out-dir", "out"});
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("expected more than the 100 tokens"), std::string::npos);
+  EXPECT_TRUE(fs::is_empty(folder / "out"));
+}
+
+}  // namespace
+}  // namespace llmc
