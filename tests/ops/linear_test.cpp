@@ -8,17 +8,19 @@
 #include <ostream>
 #include <vector>
 
+#include "llmc/core/error.h"
 #include "llmc/ops/activation.h"
 #include "ops/isa_test.h"
 #include "support/matmul_oracle.h"
 #include "support/oracle.h"
+#include "support/temp_folder.h"
 
 namespace llmc {
 namespace {
 
 using testing::bytes_of;
 using testing::ExactSum;
-using testing::expect_input_error;
+using testing::expect_error;
 using testing::kFloatTypes;
 using testing::product_element;
 using testing::StoredMatrix;
@@ -265,23 +267,26 @@ TEST(Linear, RefusesWrongShapesAndTypes) {
   Stream s = testing::open_stream();
   const TestTensor in(s, kF32, {4, 8}), weight(s, kF32, {6, 8}), out(s, kF32, {4, 6});
   const TestTensor bias(s, kF32, {6}), wrong(s, kF32, {5, 8}), tokens(s, DType::kI32, {4, 8});
-  expect_input_error([&] { matmul(s, out, in, weight); }, "b: expected (8, 8), got (6, 8)");
-  expect_input_error([&] { matmul(s, in, in, weight, {.transpose_b = true}); },
-                     "c: expected (4, 6), got (4, 8)");
-  expect_input_error([&] { linear_forward(s, out, wrong, weight, bias); },
-                     "out: expected (5, 6), got (4, 6)");
-  expect_input_error([&] { linear_forward(s, out, tokens, weight, bias); },
-                     "in: expected f32 or bf16, got i32");
-  expect_input_error([&] { linear_forward(s, out, in, weight, in); }, "bias: expected (6)");
-  expect_input_error([&] { linear_gelu_forward(s, out, in, in, weight, bias); },
-                     "pre: expected (4, 6)");
-  expect_input_error([&] { linear_backward_input(s, wrong, out, weight); }, "din: expected (4, 8)");
-  expect_input_error([&] { linear_gelu_backward_input(s, in, out, weight, out); },
-                     "pre: expected (4, 8)");
-  expect_input_error([&] { linear_backward_weight(s, weight, in, out, in, false); },
-                     "dbias: expected (6)");
-  expect_input_error([&] { linear_backward_weight(s, weight, bias, wrong, in, false); },
-                     "dout: expected (5, 6)");
+  expect_error(ErrorKind::kInput, "b: expected (8, 8), got (6, 8)",
+               [&] { matmul(s, out, in, weight); });
+  expect_error(ErrorKind::kInput, "c: expected (4, 6), got (4, 8)",
+               [&] { matmul(s, in, in, weight, {.transpose_b = true}); });
+  expect_error(ErrorKind::kInput, "out: expected (5, 6), got (4, 6)",
+               [&] { linear_forward(s, out, wrong, weight, bias); });
+  expect_error(ErrorKind::kInput, "in: expected f32 or bf16, got i32",
+               [&] { linear_forward(s, out, tokens, weight, bias); });
+  expect_error(ErrorKind::kInput, "bias: expected (6)",
+               [&] { linear_forward(s, out, in, weight, in); });
+  expect_error(ErrorKind::kInput, "pre: expected (4, 6)",
+               [&] { linear_gelu_forward(s, out, in, in, weight, bias); });
+  expect_error(ErrorKind::kInput, "din: expected (4, 8)",
+               [&] { linear_backward_input(s, wrong, out, weight); });
+  expect_error(ErrorKind::kInput, "pre: expected (4, 8)",
+               [&] { linear_gelu_backward_input(s, in, out, weight, out); });
+  expect_error(ErrorKind::kInput, "dbias: expected (6)",
+               [&] { linear_backward_weight(s, weight, in, out, in, false); });
+  expect_error(ErrorKind::kInput, "dout: expected (5, 6)",
+               [&] { linear_backward_weight(s, weight, bias, wrong, in, false); });
 }
 
 }  // namespace

@@ -113,7 +113,8 @@ struct ToOutput {
   }
 };
 
-/// The inner loop: R rows of a panel of a times a strip of b, one rank-1 update per depth.
+/// The inner loop: R rows of a panel of a times a strip of b. Each depth adds the outer product of
+/// a column of the panel and a row of the strip to the sums, which stay in registers.
 template <int R, class Sink>
 void multiply_tile(const float* a, const float* b, std::int64_t b_stride, std::int64_t depth,
                    const Sink& sink) {
@@ -149,83 +150,98 @@ void multiply_edge(std::int64_t rows, const float* a, const float* b, std::int64
   }
 }
 
-/// Walks over the lines of a region, a few at a time.
-class Prefetch {
+constexpr std::int64_t kCacheLine = 64;
+
+/// Walks over the lines of block.next, a share of them before every tile.
+class NextSource {
  public:
-  Prefetch(const GemmBlock& block) : row_(static_cast<const char*>(block.next)), region_(block) {
-    const std::int64_t panels = (block.rows + kTileRows - 1) / kTileRows;
-    const std::int64_t lines = block.next_rows * ((block.next_row_bytes + kLine - 1) / kLine);
-    lines_per_tile_ = (lines + panels - 1) / panels;
+  explicit NextSource(const GemmBlock& block)
+      : block_(block), row_(static_cast<const char*>(block.next)) {
+    const std::int64_t tiles = (block.rows + kTileRows - 1) / kTileRows;
+    const std::int64_t lines =
+        block.next_rows * ((block.next_row_bytes + kCacheLine - 1) / kCacheLine);
+    lines_per_tile_ = (lines + tiles - 1) / tiles;
   }
-  void next() {
-    for (std::int64_t i = 0; i < lines_per_tile_ && rows_done_ < region_.next_rows; ++i) {
+  void prefetch_share() {
+    for (std::int64_t i = 0; i < lines_per_tile_ && rows_done_ < block_.next_rows; ++i) {
       __builtin_prefetch(row_ + offset_, 0, 2);
-      offset_ += kLine;
-      if (offset_ >= region_.next_row_bytes) {
+      offset_ += kCacheLine;
+      if (offset_ >= block_.next_row_bytes) {
         offset_ = 0;
-        row_ += region_.next_row_stride;
+        row_ += block_.next_row_stride;
         ++rows_done_;
       }
     }
   }
 
  private:
-  static constexpr std::int64_t kLine = 64;
+  const GemmBlock& block_;
   const char* row_;
-  const GemmBlock& region_;
   std::int64_t lines_per_tile_;
   std::int64_t offset_ = 0, rows_done_ = 0;
 };
 
-/// A block whose columns fill the strip and whose output is a plain fp32 sum, but for a last panel
-/// of fewer rows. Returns the rows done.
-template <bool kAdd, bool kBias>
-std::int64_t multiply_plain(const GemmBlock& block, const GemmOutput& out) {
-  ToOutput<kAdd, kBias> sink;
-  sink.c = static_cast<float*>(out.c) + block.row * out.ld + block.col;
-  sink.ld = out.ld;
-  sink.alpha = out.alpha;
-  sink.bias = kBias ? static_cast<const float*>(out.bias) + block.col : nullptr;
-  const float* a = block.a;
-  Prefetch prefetch(block);
-  std::int64_t row = 0;
-  for (; row + kTileRows <= block.rows; row += kTileRows) {
-    prefetch.next();
-    for (int i = 0; i < kTileRows; ++i) {
-      for (int j = 0; j < kTileCols; j += 16) __builtin_prefetch(sink.c + i * out.ld + j, 1);
-    }
-    multiply_tile<kTileRows>(a, block.b, block.b_stride, block.depth, sink);
-    a += kTileRows * block.depth;
-    sink.c += kTileRows * out.ld;
-  }
-  return row;
-}
+/// How the sums of a block's whole tiles leave the registers.
+enum class Route { kTile, kStore, kAdd, kStoreBias, kAddBias };
 
-/// Hands the whole panels of a block to multiply_plain where that can do it.
-std::int64_t try_plain(const GemmBlock& block, const GemmOutput& out) {
+Route route_of(const GemmBlock& block, const GemmOutput& out) {
   const bool add = !block.first || out.beta == 1.0f;
   const bool bias = block.last && out.bias != nullptr;
-  if (block.cols != kTileCols || out.c_type != DType::kF32) return 0;
-  if (block.first && out.beta != 0.0f && out.beta != 1.0f) return 0;
-  if (block.last && out.epilogue != GemmEpilogue::kNone) return 0;
-  if (bias && out.bias_type != DType::kF32) return 0;
-  if (add)
-    return bias ? multiply_plain<true, true>(block, out) : multiply_plain<true, false>(block, out);
-  return bias ? multiply_plain<false, true>(block, out) : multiply_plain<false, false>(block, out);
+  if (block.cols != kTileCols || out.c_type != DType::kF32 ||
+      (block.first && out.beta != 0.0f && out.beta != 1.0f) ||
+      (block.last && out.epilogue != GemmEpilogue::kNone) ||
+      (bias && out.bias_type != DType::kF32)) {
+    return Route::kTile;
+  }
+  if (bias) return add ? Route::kAddBias : Route::kStoreBias;
+  return add ? Route::kAdd : Route::kStore;
 }
 
 void multiply(const GemmBlock& block, const GemmOutput& out) {
+  const Route route = route_of(block, out);
+  const auto* bias = static_cast<const float*>(out.bias);  // read by routes that know its type
+  if (route == Route::kStoreBias || route == Route::kAddBias) bias += block.col;
+  NextSource next(block);
   Tile tile;
-  std::int64_t row = try_plain(block, out);
-  for (; row < block.rows; row += kTileRows) {
-    const float* a = block.a + row * block.depth;
+  const auto c_size = static_cast<std::int64_t>(out.c_type == DType::kF32 ? 4 : 2);
+  for (std::int64_t row = 0; row < block.rows; row += kTileRows) {
     const std::int64_t rows = block.rows - row < kTileRows ? block.rows - row : kTileRows;
-    if (rows == kTileRows) {
-      multiply_tile<kTileRows>(a, block.b, block.b_stride, block.depth, ToTile{tile});
-    } else {
-      multiply_edge(rows, a, block.b, block.b_stride, block.depth, ToTile{tile});
+    next.prefetch_share();
+    // Otherwise the stores at the end of the tile wait for the lines of c.
+    char* c = static_cast<char*>(out.c) + ((block.row + row) * out.ld + block.col) * c_size;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < block.cols * c_size; j += kCacheLine) {
+        __builtin_prefetch(c + i * out.ld * c_size + j, 1);
+      }
     }
-    store_tile(tile, block, out, row, rows);
+    const float* a = block.a + row * block.depth;
+    const auto run = [&](const auto& sink) {
+      multiply_tile<kTileRows>(a, block.b, block.b_stride, block.depth, sink);
+    };
+    auto* c_f32 = reinterpret_cast<float*>(c);
+    if (rows < kTileRows) {
+      multiply_edge(rows, a, block.b, block.b_stride, block.depth, ToTile{tile});
+      store_tile(tile, block, out, row, rows);
+      continue;
+    }
+    switch (route) {
+      case Route::kTile:
+        run(ToTile{tile});
+        store_tile(tile, block, out, row, rows);
+        break;
+      case Route::kStore:
+        run(ToOutput<false, false>{c_f32, out.ld, out.alpha, nullptr});
+        break;
+      case Route::kAdd:
+        run(ToOutput<true, false>{c_f32, out.ld, out.alpha, nullptr});
+        break;
+      case Route::kStoreBias:
+        run(ToOutput<false, true>{c_f32, out.ld, out.alpha, bias});
+        break;
+      case Route::kAddBias:
+        run(ToOutput<true, true>{c_f32, out.ld, out.alpha, bias});
+        break;
+    }
   }
 }
 
