@@ -262,6 +262,21 @@ TEST_F(TrainingRunTest, RefusesWhatDoesNotFitTogether) {
   EXPECT_FALSE(std::filesystem::exists(out()));
 }
 
+TEST_F(TrainingRunTest, PrecisionRecomputeAndIsaReachTheModel) {
+  const Options again = {{"overwrite", "true"}, {"max_steps", "6"}, {"val_every", "0"}};
+  const auto with = [&](Options more) {
+    more.insert(more.end(), again.begin(), again.end());
+    return train(more);
+  };
+  const auto plain = with({}).losses();
+  EXPECT_EQ(with({{"recompute", "block"}}).losses(), plain);
+  const auto bf16 = with({{"precision", "bf16"}}).losses();
+  EXPECT_NE(bf16, plain);
+  EXPECT_NEAR(bf16.back(), plain.back(), 0.02f * plain.back());
+  const std::string device = with({{"isa", "portable"}}).all<StartEvent>()[0].device;
+  EXPECT_NE(device.find("portable"), std::string::npos) << device;
+}
+
 TEST_F(TrainingRunTest, InitFromTakesWeightsAndSizes) {
   const auto first = train({{"max_steps", "10"}});
   const Options from = {{"init_from", out()}, {"n_layer", ""},

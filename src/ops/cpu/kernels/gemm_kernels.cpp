@@ -23,18 +23,18 @@ constexpr int kTileCols = kTileVectors * kWidth;
 inline VecF load_as(const void* data, DType type, std::int64_t i, std::int64_t n) {
   if (type == DType::kF32) {
     const auto* p = static_cast<const float*>(data) + i;
-    return n == kWidth ? load(p) : load(p, Partial{n});
+    return n == kWidth ? load(p) : load_partial(p, n);
   }
   const auto* p = static_cast<const bf16*>(data) + i;
-  return n == kWidth ? load(p) : load(p, Partial{n});
+  return n == kWidth ? load(p) : load_partial(p, n);
 }
 inline void store_as(void* data, DType type, std::int64_t i, VecF v, std::int64_t n) {
   if (type == DType::kF32) {
     auto* p = static_cast<float*>(data) + i;
-    n == kWidth ? store(p, v) : store(p, v, Partial{n});
+    n == kWidth ? store(p, v) : store_partial(p, v, n);
   } else {
     auto* p = static_cast<bf16*>(data) + i;
-    n == kWidth ? store(p, v) : store(p, v, Partial{n});
+    n == kWidth ? store(p, v) : store_partial(p, v, n);
   }
 }
 /// What a store and a load of v give.
@@ -305,7 +305,7 @@ void dots(float* sums, const Ta* a, std::int64_t a_ld, const Tb* b, std::int64_t
   for (; d + kWidth <= depth; d += kWidth) step(whole, whole);
   if (d < depth) {
     const auto part = [&](auto* p) __attribute__((always_inline)) {
-      return load(p, Partial{depth - d});
+      return load_partial(p, depth - d);
     };
     step(part, part);
   }

@@ -2,8 +2,7 @@
 
 // A short vector of floats as wide as the instruction set this file is compiled for, written with
 // the compilers' vector types so that one source serves all of them. Everything stands in the
-// namespace llmc::cpu::LLMC_ISA: no two instruction sets may share an inline function (so kernels
-// call none of dtype.h's conversions).
+// namespace llmc::cpu::LLMC_ISA: no two instruction sets may share an inline function.
 
 #include <cstdint>
 #include <cstring>
@@ -85,6 +84,31 @@ inline void store(T* p, VecF v, Partial part) {
   T lanes[kWidth];
   store(lanes, v);
   std::memcpy(p, lanes, static_cast<std::size_t>(part.count) * sizeof(T));
+}
+
+template <class T>
+inline VecF load_partial(const T* p, std::int64_t n) {
+  return load(p, Partial{n});
+}
+template <class T>
+inline void store_partial(T* p, VecF v, std::int64_t n) {
+  store(p, v, Partial{n});
+}
+
+/// One element. The scalar conversions of dtype.h are shared by all instruction sets, so kernels
+/// use these.
+inline float get(const float* p) {
+  return *p;
+}
+inline float get(const bf16* p) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(p->bits) << 16;
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+template <class T>
+inline void put(T* p, float x) {
+  store(p, splat(x), Partial{1});
 }
 
 /// 0, 1, 2, … in the lanes.
