@@ -9,8 +9,8 @@
 namespace llmc {
 namespace {
 
-constexpr int kWords = 624;
-constexpr int kMiddle = 397;
+constexpr std::size_t kWords = 624;
+constexpr std::size_t kMiddle = 397;
 
 /// Box-Muller on a block of 16 uniforms, in place: the first half are radii, the second angles.
 void normal_block(float* x, float mean, float stddev) {
@@ -34,10 +34,16 @@ Mt19937::Mt19937(std::uint32_t seed) {
 }
 
 void Mt19937::refill() {
-  for (std::size_t i = 0; i < kWords; ++i) {
-    const std::uint32_t y = (words_[i] & 0x80000000u) | (words_[(i + 1) % kWords] & 0x7fffffffu);
-    words_[i] = words_[(i + kMiddle) % kWords] ^ (y >> 1) ^ ((y & 1u) != 0 ? 0x9908b0dfu : 0u);
+  const auto twist = [this](std::size_t i, std::size_t next, std::size_t middle) {
+    const std::uint32_t y = (words_[i] & 0x80000000u) | (words_[next] & 0x7fffffffu);
+    words_[i] = words_[middle] ^ (y >> 1) ^ ((y & 1u) * 0x9908b0dfu);
+  };
+  // (i + 1) and (i + kMiddle) modulo kWords, without the divisions.
+  for (std::size_t i = 0; i < kWords - kMiddle; ++i) twist(i, i + 1, i + kMiddle);
+  for (std::size_t i = kWords - kMiddle; i + 1 < kWords; ++i) {
+    twist(i, i + 1, i + kMiddle - kWords);
   }
+  twist(kWords - 1, 0, kMiddle - 1);
   next_ = 0;
 }
 
