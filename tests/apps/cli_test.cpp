@@ -9,6 +9,7 @@
 
 #include "apps/program.h"
 #include "llmc/io/checkpoint.h"
+#include "llmc/io/llmc_format.h"
 #include "llmc/train/sinks.h"
 #include "train/tiny_run.h"
 
@@ -192,6 +193,40 @@ TEST_F(CliTest, TrainEvalSample) {
   EXPECT_EQ(run("sample", sample).out, sampled.out);
   EXPECT_NE(run("sample", sample + Arguments{"--top-k", "1"}).out, sampled.out);
   expect_refused("eval", {"--checkpoint", "run", "--data", "none.bin"}, {"none.bin"});
+}
+
+TEST_F(CliTest, ModelFilesOfLlmcTakeATokenizer) {
+  prepare_data();
+  {
+    const Device device = Device::open({1, "auto"});
+    Transformer model(device, ModelConfig::gpt2(1, 2, 16, 32, 257), {});
+    model.allocate();
+    model.init(3);
+    write_llmc_model(folder_ / "model.bin", model.stream(), model.config(), model.parameters(),
+                     DType::kF32);
+  }
+  expect_refused("sample", {"--checkpoint", "model.bin"}, {"--tokenizer", "model.bin"});
+  const Outcome sampled = run("sample", {"--checkpoint", "model.bin", "--tokenizer", "byte",
+                                         "--max-new-tokens", "5", "--prompt", "Ann"});
+  EXPECT_EQ(sampled.status, 0) << sampled.err;
+  EXPECT_EQ(sampled.out.rfind("Ann", 0), 0u);
+  const Arguments evaluate = {"--checkpoint", "model.bin", "--data", "data/tales_val.bin",
+                              "--json"};
+  const Outcome with_sidecar = run("eval", evaluate);
+  EXPECT_NE(with_sidecar.out.find("\"bits_per_byte\":8."), std::string::npos) << with_sidecar.out;
+  // Without the sidecar, the tokenizer tells how many bytes the tokens stand for.
+  std::filesystem::remove(folder_ / "data" / "tales.json");
+  const std::string unknown = run("eval", evaluate).out;
+  EXPECT_NE(unknown.find("\"bits_per_byte\":null"), std::string::npos) << unknown;
+  const std::string decoded = run("eval", evaluate + Arguments{"--tokenizer", "byte"}).out;
+  const auto up_to_bits = [](const std::string& json) {
+    return json.substr(0, json.find(",\"entropy_bits_per_byte"));
+  };
+  EXPECT_EQ(up_to_bits(decoded), up_to_bits(with_sidecar.out));
+  const Outcome tuned = run(
+      "train", {"--init-from", "model.bin", "--train-data", "data/tales_train.bin", "--tokenizer",
+                "byte", "--max-steps", "2", "--threads", "1", "--out-dir", "tuned"});
+  EXPECT_EQ(tuned.status, 0) << tuned.err;
 }
 
 TEST_F(CliTest, DataOfAnotherTokenizerAreRefused) {
