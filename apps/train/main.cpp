@@ -12,6 +12,7 @@
 #include "cli/console.h"
 #include "cli/options.h"
 #include "cli/signals.h"
+#include "llmc/core/error.h"
 #include "llmc/train/training_run.h"
 
 namespace {
@@ -31,14 +32,13 @@ int train(llmc::TrainingRun& run) {
   run.add_sink(console);
   const std::atomic<int>& signal = llmc::cli::watch_signals();
   const llmc::StopEvent stop = run.run(&signal);
-  switch (stop.reason) {
-    case llmc::StopReason::kSignal:
-      return llmc::cli::kSignalled + signal;
-    case llmc::StopReason::kBadSteps:
-      return llmc::cli::kFailed;
-    default:
-      return llmc::cli::kDone;
+  if (stop.reason == llmc::StopReason::kBadSteps) {
+    llmc::fail(llmc::ErrorKind::kInput, "run", "expected fewer than max_bad_steps (",
+               run.config().max_bad_steps, ") skipped steps in a row, got that many up to step ",
+               stop.step, "; checkpoints are from before them");
   }
+  return stop.reason == llmc::StopReason::kSignal ? llmc::cli::kSignalled + signal
+                                                  : llmc::cli::kDone;
 }
 
 Work prepare(int argc, char** argv) {

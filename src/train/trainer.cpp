@@ -139,7 +139,7 @@ StopEvent Trainer::run() {
     snapshot_step();
     ++step_;
     const bool last = step_ == total_steps_;
-    if (last || due(config_.val_every, last) || due(config_.sample_every, last) ||
+    if (due(config_.val_every, last) || due(config_.sample_every, last) ||
         due(config_.checkpoint_every, last)) {
       finish_pending();
       if (!stop_) at_intervals(last);
@@ -165,9 +165,8 @@ StopEvent Trainer::run() {
 
 // The host runs one step ahead: it queues a step before it reads what came of the step before.
 void Trainer::queue_step() {
-  const double tokens =
-      static_cast<double>(micro_steps_ * source_.B() * source_.T()) * model_.options().ranks;
-  model_.begin_step({schedule_.lr(step_), static_cast<std::uint64_t>(config_.seed), step_, tokens},
+  model_.begin_step({schedule_.lr(step_), static_cast<std::uint64_t>(config_.seed), step_,
+                     static_cast<double>(tokens_per_step())},
                     static_cast<int>(micro_steps_));
   for (std::int64_t i = 0; i < micro_steps_; ++i) {
     source_.next(batch_);
@@ -208,21 +207,23 @@ void Trainer::finish_step(const StepBlock& block, double ms) {
     return;
   }
   bad_in_a_row_ = 0;
-  const double tokens =
-      static_cast<double>(micro_steps_ * source_.B() * source_.T()) * model_.options().ranks;
   StepEvent event;
   event.step = step;
   event.total_steps = total_steps_;
   event.loss = block.loss;
   event.grad_norm = block.grad_norm;
   event.lr = block.lr;
-  event.tokens = step * static_cast<std::int64_t>(tokens);
+  event.tokens = step * tokens_per_step();
   event.ms = ms;
-  event.tokens_per_s = tokens / (mean_ms_ / 1000);
+  event.tokens_per_s = static_cast<double>(tokens_per_step()) / (mean_ms_ / 1000);
   event.seconds_left = static_cast<double>(total_steps_ - step) * mean_ms_ / 1000;
   event.log =
       config_.log_every > 0 && (step == 1 || step == total_steps_ || step % config_.log_every == 0);
   emit(event);
+}
+
+std::int64_t Trainer::tokens_per_step() const {
+  return micro_steps_ * source_.B() * source_.T() * model_.options().ranks;
 }
 
 bool Trainer::due(std::int64_t interval, bool last) const {
@@ -247,7 +248,7 @@ void Trainer::validate() {
     event.bits_per_byte = evaluation.bits_per_byte(*val_facts_.bytes_per_token);
   }
   event.ms = ms_since(began);
-  event.best = !best_loss_ || event.loss < *best_loss_;
+  event.best = std::isfinite(event.loss) && (!best_loss_ || event.loss < *best_loss_);
   if (event.best) {
     best_loss_ = event.loss;
     best_step_ = step_;
@@ -257,20 +258,29 @@ void Trainer::validate() {
   emit(event);
 }
 
+// A model that cannot be sampled, such as one with infinite logits, can still be trained.
 void Trainer::sample() {
+  SampleEvent event{step_, {}};
+  try {
+    event.text = sampled_text();
+  } catch (const Error& error) {
+    log(LogLevel::kWarning, concat("no sample after step ", step_, ": ", error.what()));
+    return;
+  }
+  emit(event);
+}
+
+std::string Trainer::sampled_text() {
   const std::vector<std::int32_t> prompt = {tokenizer_ ? tokenizer_->end_of_text() : 0};
   std::vector<std::int32_t> ids =
       sampler_->generate(prompt, config_.sample_tokens, {}, static_cast<std::uint64_t>(step_));
-  SampleEvent event{step_, {}};
   if (tokenizer_) {
     if (!ids.empty() && ids.back() == tokenizer_->end_of_text()) ids.pop_back();
-    event.text = tokenizer_->decode(ids);
-  } else {
-    for (const std::int32_t id : ids) {
-      event.text += concat(event.text.empty() ? "" : " ", id);
-    }
+    return tokenizer_->decode(ids);
   }
-  emit(event);
+  std::string text;
+  for (const std::int32_t id : ids) text += concat(text.empty() ? "" : " ", id);
+  return text;
 }
 
 void Trainer::save() {
@@ -340,7 +350,7 @@ StartEvent Trainer::start_event() const {
   event.micro_batch = source_.B();
   event.seq_len = source_.T();
   event.micro_steps = micro_steps_;
-  event.tokens_per_step = micro_steps_ * source_.B() * source_.T() * model_.options().ranks;
+  event.tokens_per_step = tokens_per_step();
   event.first_step = step_;
   event.total_steps = total_steps_;
   event.train_tokens = source_.tokens_per_epoch();

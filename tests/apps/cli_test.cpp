@@ -307,6 +307,8 @@ TEST_F(CliTest, FailuresWhileRunningExitWithOne) {
                                       "--max-bad-steps", "2", "--val-every", "0"});
   EXPECT_EQ(outcome.status, 1) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("(bad steps)"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.err.rfind("train: [run] expected fewer than max_bad_steps (2)", 0), 0u)
+      << outcome.err;
 }
 
 }  // namespace

@@ -305,6 +305,21 @@ TEST_F(TrainerTest, BadStepsInARowEndTheRunWithTheGoodCheckpointIntact) {
   EXPECT_NO_THROW(reader.verify());
 }
 
+TEST_F(TrainerTest, AModelThatCannotBeSampledGoesOn) {
+  TrainConfig config = tiny_config();
+  config.max_steps = 6;
+  config.max_bad_steps = 10;
+  config.sample_every = 3;
+  TinyRun tiny(config, folder_ / "train.bin");
+  PoisonedSource source(tiny.source, tiny.model, 3, 8);  // steps 2 to 4
+  Trainer trainer(config, tiny.model, source, tiny.optimizer);
+  Recorder recorder;
+  trainer.add_sink(recorder);
+  set_log_sink({});
+  EXPECT_EQ(trainer.run().reason, StopReason::kFinished);
+  EXPECT_EQ(recorder.steps<SampleEvent>().back(), 6);
+}
+
 TEST_F(TrainerTest, ASinkCanStopTheRun) {
   struct Stopper : EventSink {
     SinkAction on_event(const Event& event) override {

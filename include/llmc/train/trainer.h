@@ -86,9 +86,11 @@ class Trainer {
   void at_intervals(bool last);
   void validate();
   void sample();
+  std::string sampled_text();
   void save();
   void emit(const Event& event);
   StartEvent start_event() const;
+  std::int64_t tokens_per_step() const;
   bool stop_asked() const;
   bool due(std::int64_t interval, bool last) const;
   std::int64_t validation_tokens() const;
