@@ -14,6 +14,11 @@
 #include "llmc/core/log.h"
 #include "support/temp_folder.h"
 
+/// The address sanitizer reads this at start: a hopeless allocation fails as it does without it.
+extern "C" const char* __asan_default_options() {  // NOLINT: the sanitizer's name
+  return "allocator_may_return_null=1";
+}
+
 namespace llmc {
 namespace {
 
