@@ -46,8 +46,45 @@ std::int64_t sequence_floats(std::int64_t tokens, std::int64_t HS) {
   return 4 * tokens * cpu::padded_head_size(HS);
 }
 
-std::int64_t query_blocks(std::int64_t tokens) {
-  return (tokens + cpu::kQueryBlock - 1) / cpu::kQueryBlock;
+/// Keys or values of all sequences: head h of token t of sequence b starts at
+/// data + b · sequence + t · token + h · HS.
+template <class T>
+struct KeyValues {
+  const T* keys;
+  const T* values;
+  std::int64_t sequence;
+  std::int64_t token;
+};
+
+/// Attention of the h.T queries of every head, which stand at `position` and after. lse may be
+/// null.
+template <class T>
+void attend(Stream& stream, const Heads& h, T* out, float* lse, const T* qkv,
+            const KeyValues<T>& kv, std::int64_t position, float scale) {
+  const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
+  const std::int64_t blocks = (h.T + cpu::kQueryBlock - 1) / cpu::kQueryBlock;
+  cpu::parallel_items(stream.impl(), h.B * h.NH * blocks, [&](std::int64_t item, int thread) {
+    const std::int64_t first = item % blocks * cpu::kQueryBlock;
+    const std::int64_t head = item / blocks % h.NH;
+    const std::int64_t b = item / blocks / h.NH;
+    const std::int64_t row = b * h.T + first;
+    const std::int64_t at = b * kv.sequence + head / h.group() * h.HS;
+    cpu::AttentionForwardArgs<T> args{};
+    args.out = out + row * h.out_stride() + head * h.HS;
+    if (lse != nullptr) args.lse = lse + (b * h.NH + head) * h.T + first;
+    args.q = qkv + row * h.qkv_stride() + head * h.HS;
+    args.k = kv.keys + at;
+    args.v = kv.values + at;
+    args.out_stride = h.out_stride();
+    args.q_stride = h.qkv_stride();
+    args.kv_stride = kv.token;
+    args.queries = std::min(cpu::kQueryBlock, h.T - first);
+    args.first = position + first;
+    args.HS = h.HS;
+    args.scale = scale;
+    args.workspace = static_cast<float*>(stream.impl().thread_workspace(thread));
+    kernels.forward(args);
+  });
 }
 
 }  // namespace
@@ -63,30 +100,10 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
     const Heads h = heads_of(kOp, qkv, n_kv_head);
     expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
     if (lse) expect(kOp, "lse", lse, DType::kF32, {h.B, h.NH, h.T});
-    const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
-    const std::int64_t blocks = query_blocks(h.T);
-    cpu::parallel_items(stream.impl(), h.B * h.NH * blocks, [&](std::int64_t item, int thread) {
-      const std::int64_t first = item % blocks * cpu::kQueryBlock;
-      const std::int64_t head = item / blocks % h.NH;
-      const std::int64_t b = item / blocks / h.NH;
-      const T* const sequence = qkv.data<T>() + b * h.T * h.qkv_stride();
-      const std::int64_t kv_head = h.NH + head / h.group();
-      cpu::AttentionForwardArgs<T> args{};
-      args.out = out.data<T>() + (b * h.T + first) * h.out_stride() + head * h.HS;
-      if (lse) args.lse = lse.data<float>() + (b * h.NH + head) * h.T + first;
-      args.q = sequence + first * h.qkv_stride() + head * h.HS;
-      args.k = sequence + kv_head * h.HS;
-      args.v = sequence + (kv_head + h.NKV) * h.HS;
-      args.out_stride = h.out_stride();
-      args.q_stride = h.qkv_stride();
-      args.kv_stride = h.qkv_stride();
-      args.queries = std::min(cpu::kQueryBlock, h.T - first);
-      args.first = first;
-      args.HS = h.HS;
-      args.scale = scale;
-      args.workspace = static_cast<float*>(stream.impl().thread_workspace(thread));
-      kernels.forward(args);
-    });
+    const T* const keys = qkv.data<T>() + h.NH * h.HS;
+    const KeyValues<T> kv{keys, keys + h.NKV * h.HS, h.T * h.qkv_stride(), h.qkv_stride()};
+    attend(stream, h, out.data<T>(), lse ? lse.data<float>() : nullptr, qkv.data<T>(), kv, 0,
+           scale);
   });
 }
 
@@ -165,29 +182,8 @@ void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
       std::copy_n(from, kv_stride, k_cache.data<T>() + to);
       std::copy_n(from + kv_stride, kv_stride, v_cache.data<T>() + to);
     }
-    const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
-    const std::int64_t blocks = query_blocks(h.T);
-    cpu::parallel_items(stream.impl(), h.B * h.NH * blocks, [&](std::int64_t item, int thread) {
-      const std::int64_t first = item % blocks * cpu::kQueryBlock;
-      const std::int64_t head = item / blocks % h.NH;
-      const std::int64_t b = item / blocks / h.NH;
-      const std::int64_t row = b * h.T + first;
-      const std::int64_t kv = b * max_tokens * kv_stride + head / h.group() * h.HS;
-      cpu::AttentionForwardArgs<T> args{};
-      args.out = out.data<T>() + row * h.out_stride() + head * h.HS;
-      args.q = qkv.data<T>() + row * h.qkv_stride() + head * h.HS;
-      args.k = k_cache.data<T>() + kv;
-      args.v = v_cache.data<T>() + kv;
-      args.out_stride = h.out_stride();
-      args.q_stride = h.qkv_stride();
-      args.kv_stride = kv_stride;
-      args.queries = std::min(cpu::kQueryBlock, h.T - first);
-      args.first = position + first;
-      args.HS = h.HS;
-      args.scale = scale;
-      args.workspace = static_cast<float*>(stream.impl().thread_workspace(thread));
-      kernels.forward(args);
-    });
+    const KeyValues<T> kv{k_cache.data<T>(), v_cache.data<T>(), max_tokens * kv_stride, kv_stride};
+    attend<T>(stream, h, out.data<T>(), nullptr, qkv.data<T>(), kv, position, scale);
   });
 }
 
