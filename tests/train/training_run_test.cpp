@@ -52,7 +52,7 @@ class TrainingRunTest : public ::testing::Test {
     Options all = base_;
     all.insert(all.end(), changes.begin(), changes.end());
     for (const auto& [key, value] : all) {
-      std::erase_if(given, [&](const ConfigSetting& s) { return s.option->key == key; });
+      std::erase_if(given, [&key = key](const ConfigSetting& s) { return s.option->key == key; });
       if (!value.empty()) given.push_back({&find_option(key), value, "--" + key});
     }
     return given;
