@@ -341,6 +341,20 @@ void AppendFile::append(std::string_view text) {
   }
 }
 
+FolderLock::FolderLock(const fs::path& folder)
+    : fd_(open_descriptor(folder, O_RDONLY | O_DIRECTORY)) {
+  if (fd_ < 0) fail_system("cannot open the folder", folder, errno);
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(fd_);
+  fail(ErrorKind::kIo, "file", "cannot use ", folder.string(),
+       ": expected a folder that nothing else writes to, got one in use; wait for the other "
+       "program to end or choose another folder");
+}
+
+FolderLock::~FolderLock() {
+  ::close(fd_);
+}
+
 std::string read_text(const fs::path& path, std::uint64_t limit) {
   FileReader reader(path);
   if (reader.size() > limit) {

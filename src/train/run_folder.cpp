@@ -9,8 +9,14 @@ namespace llmc {
 namespace fs = std::filesystem;
 
 bool holds_run(const fs::path& folder) {
-  return fs::exists(folder / "config.toml") || fs::exists(folder / "log.jsonl") ||
-         fs::exists(folder / "checkpoints");
+  for (const char* name : {"config.toml", "log.jsonl", "checkpoints"}) {
+    std::error_code error;
+    if (fs::exists(folder / name, error)) return true;
+    if (error) {
+      fail(ErrorKind::kIo, "run", "cannot look into ", folder.string(), ": ", error.message());
+    }
+  }
+  return false;
 }
 
 void clear_run(const fs::path& folder) {

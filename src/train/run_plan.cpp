@@ -91,6 +91,18 @@ void plan_resume(RunPlan& plan, std::span<const ConfigSetting> given, const Trai
   }
 }
 
+// Weights without a manifest are damaged checkpoints, which only the user may give up.
+void refuse_damaged_checkpoints(const TrainConfig& config) {
+  std::error_code ignored;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(config.out_dir) / "checkpoints", ignored)) {
+    if (!entry.path().filename().string().starts_with("step_")) continue;
+    fail(ErrorKind::kInput, "run", "resume: expected a whole checkpoint in ", config.out_dir,
+         ", got only damaged ones such as ", entry.path().string(),
+         ", which has no manifest.json; start anew with --overwrite or in another out_dir");
+  }
+}
+
 void plan_start(RunPlan& plan, std::string_view name) {
   TrainConfig& config = plan.config;
   if (!config.tokenizer.empty()) plan.tokenizer = load_tokenizer(config.tokenizer);
@@ -104,6 +116,7 @@ void plan_start(RunPlan& plan, std::string_view name) {
     fail(ErrorKind::kConfig, "run", "out_dir: expected a new folder, got ", config.out_dir,
          ", which holds a run; continue it with --resume auto or delete it with --overwrite");
   }
+  if (!config.overwrite) refuse_damaged_checkpoints(config);
 }
 
 void take_size(std::int64_t& given, std::int64_t from_file, std::string_view key,

@@ -111,8 +111,9 @@ void TrainingRun::open() {
 void TrainingRun::set_up_folder() {
   const TrainConfig& config = plan_.config;
   const fs::path folder = config.out_dir;
-  if (plan_.clear_folder) clear_run(folder);
   make_folders(folder);
+  lock_.emplace(folder);
+  if (plan_.clear_folder) clear_run(folder);
   if (checkpoint_) cut_run(folder, trainer_->step());
   describe_run(folder, config, plan_.tokenizer.get());
   std::string hash;

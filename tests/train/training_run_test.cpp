@@ -189,6 +189,26 @@ TEST_F(TrainingRunTest, ResumeAutoStartsWhereThereIsNothing) {
   expect_error({{"resume", "/no/such/folder"}}, {"/no/such/folder"});
 }
 
+TEST_F(TrainingRunTest, ResumeAutoKeepsDamagedCheckpoints) {
+  train({{"max_steps", "10"}});
+  for (const auto& checkpoint : list_checkpoints(out())) {
+    std::filesystem::remove(checkpoint / "manifest.json");
+  }
+  expect_error({{"resume", "auto"}}, {"resume", "damaged", "no manifest.json", "--overwrite"});
+  EXPECT_TRUE(std::filesystem::exists(checkpoint_folder(out(), 10) / "model.safetensors"));
+  EXPECT_EQ(error_of({{"overwrite", "true"}}), "");
+}
+
+TEST_F(TrainingRunTest, AFolderTakesOneRunAtATime) {
+  TrainingRun first(plan_run(settings({{"max_steps", "5"}}), "test"));
+  first.open();
+  const std::string log = read_text(folder_ / "run" / "log.jsonl");
+  expect_error({{"resume", "auto"}}, {"run", "one in use"});
+  expect_error({{"overwrite", "true"}}, {"run", "one in use"});
+  EXPECT_EQ(read_text(folder_ / "run" / "log.jsonl"), log);
+  EXPECT_EQ(first.run(nullptr).reason, StopReason::kFinished);
+}
+
 TEST_F(TrainingRunTest, ResumeRefusesChangedOptionsByName) {
   train({{"max_steps", "10"}});
   const Options changes = {{"lr", "1e-3"},

@@ -85,6 +85,19 @@ class AppendFile {
   std::filesystem::path path_;
 };
 
+/// Keeps a folder for one writer, among threads and processes, for as long as it lives. A folder
+/// that another has is an io error. Where the file system knows no such locks, nothing is kept.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
 /// The whole file as text or bytes; larger than `limit` bytes is an input error.
 std::string read_text(const std::filesystem::path& path,
                       std::uint64_t limit = std::uint64_t{1} << 32);

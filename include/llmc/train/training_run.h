@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "llmc/core/device.h"
+#include "llmc/core/file.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/tokenizer.h"
 #include "llmc/io/checkpoint.h"
@@ -70,6 +71,7 @@ class TrainingRun {
   void set_up_folder();
 
   RunPlan plan_;
+  std::optional<FolderLock> lock_;  // on the run folder, while this lives
   Device device_;
   std::optional<Transformer> model_;
   std::optional<AdamW> optimizer_;
