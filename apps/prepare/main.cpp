@@ -78,6 +78,7 @@ llmc::PrepareOptions to_prepare_options(const Options& options) {
   prepare.out_dir = options.out_dir;
   if (prepare.out_dir.empty()) prepare.out_dir = std::filesystem::path("data") / prepare.name;
   llmc::check_prepare_options(prepare);
+  llmc::check_prepare_files(prepare);
   return prepare;
 }
 

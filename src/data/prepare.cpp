@@ -196,10 +196,40 @@ void check_prepare_options(const PrepareOptions& options) {
           "name: expected the beginning of file names, got '", options.name, "'");
 }
 
+void check_prepare_files(const PrepareOptions& options) {
+  const fs::path sidecar = options.out_dir / sidecar_name(options.name);
+  std::error_code ignored;
+  std::vector<fs::path> seen;
+  for (const fs::path& path : options.inputs) {
+    FileReader readable(path);
+    const fs::path whole = fs::weakly_canonical(path, ignored);
+    if (std::find(seen.begin(), seen.end(), whole) != seen.end()) {
+      fail(ErrorKind::kInput, "prepare", path.string(), ": expected each input once, got it twice");
+    }
+    seen.push_back(whole);
+    const bool replaced = dataset_name_of(path.filename().string()) == options.name &&
+                          fs::equivalent(path.parent_path() / ".", options.out_dir, ignored);
+    if (replaced || fs::equivalent(path, sidecar, ignored)) {
+      fail(ErrorKind::kInput, "prepare", path.string(),
+           ": expected a name that the data set does not take, got an input that it would replace; "
+           "choose another name or out_dir");
+    }
+  }
+  if (!fs::exists(sidecar, ignored)) return;
+  try {
+    read_dataset_info(sidecar);
+  } catch (const Error&) {
+    fail(ErrorKind::kInput, "prepare", sidecar.string(),
+         ": expected a free name or the sidecar of a data set to replace, got another file; move "
+         "it away or choose another name or out_dir");
+  }
+}
+
 DatasetInfo prepare_dataset(
     const PrepareOptions& options, const Tokenizer& tokenizer,
     const std::function<void(std::int64_t tokens, std::int64_t bytes)>& on_progress) {
   check_prepare_options(options);
+  check_prepare_files(options);
   DatasetWriter writer(options, tokenizer);
   std::vector<std::int32_t> ids;
   std::int64_t reported = 0;

@@ -236,6 +236,31 @@ TEST_F(PrepareTest, RefusesUnusableOptions) {
   expect_refused(ErrorKind::kInput, "expected text");
 }
 
+TEST_F(PrepareTest, RefusesToReplaceWhatItDidNotWrite) {
+  const auto expect_kept = [&](const fs::path& path, const std::string& part) {
+    const std::string before = read_text(path);
+    expect_error(ErrorKind::kInput, part, [&] { run(); });
+    EXPECT_EQ(read_text(path), before);
+  };
+  options.out_dir = folder.path();
+  options.inputs = {input("set.json", "{\"text\": \"the only copy\"}")};
+  expect_kept(folder / "set.json", "an input that it would replace");
+  options.inputs = {input("in.txt", "text")};
+  expect_kept(folder / "set.json", "got another file");
+  fs::remove(folder / "set.json");
+  options.inputs = {input("set_train.bin", "text")};
+  expect_kept(folder / "set_train.bin", "an input that it would replace");
+}
+
+TEST_F(PrepareTest, RefusesAnInputGivenTwice) {
+  const fs::path path = input("in.txt", "text");
+  fs::create_directory(folder / "sub");
+  options.inputs = {path, folder / "sub" / ".." / "in.txt"};
+  expect_error(ErrorKind::kInput, "got it twice", [&] { run(); });
+  options.inputs = {path, folder / "gone.txt"};
+  expect_error(ErrorKind::kInput, "gone.txt", [&] { run(); });
+}
+
 TEST_F(PrepareTest, AFailedRunLeavesTheEarlierFiles) {
   options.inputs = {input("in.txt", "first")};
   run();

@@ -40,6 +40,10 @@ struct PrepareOptions {
 /// A config error that names the option if the options cannot be used.
 void check_prepare_options(const PrepareOptions& options);
 
+/// An input error that names the file if an input cannot be read or is given twice, or if the data
+/// set would replace an input or a NAME.json that is no sidecar.
+void check_prepare_files(const PrepareOptions& options);
+
 /// Turns text into NAME_val.bin and NAME_train.bin in out_dir (NAME_train_000001.bin and so on with
 /// shard_tokens), and writes the sidecar NAME.json last. Until all is written, files stand in the
 /// hidden folder .NAME.partial, so that an interrupted run leaves nothing that looks complete;
