@@ -298,6 +298,29 @@ TEST_F(CliTest, KilledRunsResumeToTheBit) {
                  {"lr", "cannot change on resume"});
 }
 
+TEST_F(CliTest, ClosedStreamsDoNotEndUpInTheRun) {
+  prepare_data();
+  std::string command = "'" + program("train") + "' --out-dir run --max-steps 3 --sample-every 0";
+  for (const std::string& argument : tiny()) command += " " + argument;
+  const Outcome outcome =
+      Program("/bin/sh", {"-c", command + " >&- 2>&- <&-"}, folder_.path().string()).wait();
+  EXPECT_EQ(outcome.status, 0);
+  const std::string log = read_text(folder_ / "run" / "log.jsonl");
+  EXPECT_EQ(log.rfind("{\"event\":\"start\"", 0), 0u);
+  EXPECT_EQ(log.find("parameters,"), std::string::npos) << log;
+  EXPECT_EQ(losses("run").size(), 3u);
+}
+
+TEST_F(CliTest, FilesBeyondTheLimitOfTheSystemAreAnError) {
+  prepare_data();
+  std::string command = "ulimit -f 16; '" + program("train") + "' --out-dir run --max-steps 3";
+  for (const std::string& argument : tiny()) command += " " + argument;
+  const Outcome outcome = Program("/bin/sh", {"-c", command}, folder_.path().string()).wait();
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("model.safetensors: File too large"), std::string::npos)
+      << outcome.err;
+}
+
 TEST_F(CliTest, FailuresWhileRunningExitWithOne) {
   prepare_data();
   // Every loss above the mean is an outlier, so the run ends by itself.
