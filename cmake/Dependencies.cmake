@@ -1,6 +1,16 @@
 # What the chosen parts need: an installed package first, else a pinned download.
 include(FetchContent)
 
+# llmc_find_or_fetch(name oldest-version url sha256). A macro, so that <name>_FOUND and
+# <name>_VERSION reach the table at the end of configuring.
+macro(llmc_find_or_fetch name version url sha256)
+  find_package(${name} ${version} QUIET)
+  if(NOT ${name}_FOUND)
+    FetchContent_Declare(${name} URL ${url} URL_HASH SHA256=${sha256})
+    FetchContent_MakeAvailable(${name})
+  endif()
+endmacro()
+
 find_package(Threads REQUIRED)
 
 if(LLMC_OPENMP)
@@ -11,45 +21,28 @@ if(LLMC_OPENMP)
   endif()
 endif()
 
-find_package(nlohmann_json 3.10 QUIET)
-if(NOT nlohmann_json_FOUND)
-  set(JSON_Install OFF)
-  FetchContent_Declare(nlohmann_json
-    URL https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
-    URL_HASH SHA256=d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
-  FetchContent_MakeAvailable(nlohmann_json)
-endif()
+llmc_find_or_fetch(nlohmann_json 3.10
+  https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
+  d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
 
 if(LLMC_BUILD_APPS)
-  find_package(CLI11 2.1 QUIET)
-  if(NOT CLI11_FOUND)
-    FetchContent_Declare(CLI11
-      URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.1.tar.gz
-      URL_HASH SHA256=73b7ec52261ce8fe980a29df6b4ceb66243bb0b779451dbd3d014cfec9fdbb58)
-    FetchContent_MakeAvailable(CLI11)
-  endif()
+  llmc_find_or_fetch(CLI11 2.1
+    https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.1.tar.gz
+    73b7ec52261ce8fe980a29df6b4ceb66243bb0b779451dbd3d014cfec9fdbb58)
 endif()
 
 if(LLMC_BUILD_TESTS)
-  find_package(PCRE2 QUIET MODULE)
-  find_package(GTest 1.11 QUIET)
-  if(NOT GTest_FOUND)
-    set(INSTALL_GTEST OFF)
-    FetchContent_Declare(googletest
-      URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
-      URL_HASH SHA256=8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7)
-    FetchContent_MakeAvailable(googletest)
-  endif()
+  set(INSTALL_GTEST OFF)
+  llmc_find_or_fetch(GTest 1.11
+    https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
+    8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7)
+  find_package(PCRE2 QUIET)
 endif()
 
 if(LLMC_BUILD_BENCH)
-  find_package(benchmark 1.6 QUIET)
-  if(NOT benchmark_FOUND)
-    set(BENCHMARK_ENABLE_TESTING OFF)
-    set(BENCHMARK_ENABLE_INSTALL OFF)
-    FetchContent_Declare(benchmark
-      URL https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
-      URL_HASH SHA256=6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce)
-    FetchContent_MakeAvailable(benchmark)
-  endif()
+  set(BENCHMARK_ENABLE_TESTING OFF)
+  set(BENCHMARK_ENABLE_INSTALL OFF)
+  llmc_find_or_fetch(benchmark 1.6
+    https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
+    6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce)
 endif()

@@ -52,7 +52,7 @@ if(LLMC_BUILD_TESTS)
 endif()
 if(LLMC_BUILD_BENCH)
   llmc_fetched_or_installed(how "${benchmark_FOUND}" "${benchmark_VERSION}")
-  llmc_summary_row("Google Benchmark" TRUE "${how}" "" "")
+  llmc_summary_row("benchmark" TRUE "${how}" "" "")
 endif()
 
 message(STATUS "llmc ${PROJECT_VERSION}\n${summary}")
