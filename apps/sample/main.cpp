@@ -34,6 +34,7 @@ llmc::SampleOptions sample_options(const Options& options, const llmc::Tokenizer
   out.top_k = options.top_k;
   out.top_p = static_cast<float>(options.top_p);
   out.seed = static_cast<std::uint64_t>(options.seed);
+  out.vocab_size = tokenizer.vocab_size();
   out.end_of_text = tokenizer.end_of_text();
   return out;
 }
@@ -81,7 +82,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
   parser.add("seed", options->seed, "Seed of the draws.", {0, 9e15});
   parser.add("tokenizer", options->tokenizer,
              "For models without one: byte, or a tokenizer's folder or file.");
-  parser.add("threads", options->threads, "Compute threads. 0: as for train.", {0, 4096});
+  parser.add("threads", options->threads, "Compute threads. 0: as for train.", {0, 1024});
   parser.require("checkpoint");
   if (!parser.parse(argc, argv)) return {};
 
@@ -92,6 +93,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
     llmc::fail(llmc::ErrorKind::kConfig, "options", "--tokenizer: expected one, as ",
                loader.source().string(), " comes without");
   }
+  llmc::validate(sample_options(*options, *tokenizer));
   const auto device = llmc::Device::open({static_cast<int>(options->threads), "auto"});
   llmc::TransformerOptions model_options;
   model_options.dtype = loader.dtype();

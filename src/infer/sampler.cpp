@@ -24,6 +24,9 @@ void validate(const SampleOptions& options) {
     fail(ErrorKind::kConfig, "sampler", "temperature: expected 0 or more, got ",
          options.temperature);
   }
+  if (options.vocab_size < 0) {
+    fail(ErrorKind::kConfig, "sampler", "vocab_size: expected 0 or more, got ", options.vocab_size);
+  }
   if (options.top_k < 0) {
     fail(ErrorKind::kConfig, "sampler", "top_k: expected 0 or more, got ", options.top_k);
   }
@@ -83,11 +86,15 @@ Sampler::Sampler(Transformer& model, const SampleOptions& options)
     : model_(model),
       options_(options),
       cache_(model.make_cache(1)),
-      logits_(static_cast<std::size_t>(model.config().vocab_size)) {
+      logits_(static_cast<std::size_t>(model.config().vocab_size)),
+      choices_(logits_.size()) {
   validate(options);
   if (options.end_of_text >= model.config().vocab_size) {
     fail(ErrorKind::kConfig, "sampler", "end_of_text: expected a token below ",
          model.config().vocab_size, ", got ", options.end_of_text);
+  }
+  if (options.vocab_size > 0) {
+    choices_ = std::min(choices_, static_cast<std::size_t>(options.vocab_size));
   }
 }
 
@@ -119,8 +126,9 @@ std::vector<std::int32_t> Sampler::generate(std::span<const std::int32_t> prompt
     } else {
       model_.decode(logits_, cache_, std::span(sequence).last(1));
     }
-    const std::int32_t token = pick_token(
-        logits_, options_, draw(options_.seed, sample, static_cast<std::uint64_t>(n)), order_);
+    const std::int32_t token =
+        pick_token(std::span(logits_).first(choices_), options_,
+                   draw(options_.seed, sample, static_cast<std::uint64_t>(n)), order_);
     sequence.push_back(token);
     const bool go_on = !on_token || on_token(token);
     if (!go_on || token == options_.end_of_text) break;

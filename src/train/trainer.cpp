@@ -127,10 +127,14 @@ StopEvent Trainer::run() {
   if (config_.sample_every > 0) {
     SampleOptions options;
     options.seed = static_cast<std::uint64_t>(config_.seed);
-    options.end_of_text = tokenizer_ ? tokenizer_->end_of_text() : -1;
+    if (tokenizer_) {
+      options.end_of_text = tokenizer_->end_of_text();
+      options.vocab_size = tokenizer_->vocab_size();
+    }
     sampler_ = std::make_unique<Sampler>(model_, options);
   }
   emit(start_event());
+  warn_of_useless_options();
   if (step_ == 0 && config_.val_every > 0 && last_val_step_ != 0) validate();
   while (step_ < total_steps_ && !stop_asked()) {
     step_began_ = Clock::now();
@@ -174,6 +178,18 @@ void Trainer::queue_step() {
     model_.backward();
   }
   optimizer_.step(model_.stream(), model_.step_block());
+}
+
+void Trainer::warn_of_useless_options() const {
+  if (step_ >= total_steps_) {
+    log(LogLevel::kWarning, concat("nothing to do: the run has made ", step_, " of ", total_steps_,
+                                   " steps; raise max_steps to go on"));
+  }
+  if (config_.warmup_steps >= total_steps_) {
+    log(LogLevel::kWarning,
+        concat("the learning rate never reaches lr: warmup_steps (", config_.warmup_steps,
+               ") is not below the run's ", total_steps_, " steps"));
+  }
 }
 
 void Trainer::snapshot_step() {

@@ -88,6 +88,7 @@ TEST(PickToken, RefusesBadInput) {
   refused("temperature", {.temperature = -1.0f});
   refused("temperature", {.temperature = HUGE_VALF});
   refused("temperature", {.temperature = std::nanf("")});
+  refused("vocab_size", {.vocab_size = -1});
   refused("top_k", {.top_k = -1});
   refused("top_p", {.top_p = 0.0f});
   refused("top_p", {.top_p = 1.5f});
@@ -154,6 +155,18 @@ TEST(Sampler, SamplesDependOnSeedAndNumberOnly) {
   EXPECT_EQ(sampler.generate(prompt, 20, {}, 0), first);
   EXPECT_NE(other.generate(prompt, 20, {}, 0), first);
   EXPECT_EQ(Sampler(model, {.seed = 1}).generate(prompt, 20, {}, 1), second);
+}
+
+TEST(Sampler, DrawsNoIdBeyondTheVocabularyAskedFor) {
+  Transformer model = tiny();
+  const std::vector<std::int32_t> prompt = {1, 2};
+  const auto highest = [&](const SampleOptions& options) {
+    const auto ids = Sampler(model, options).generate(prompt, 200);
+    return *std::max_element(ids.begin(), ids.end());
+  };
+  EXPECT_GE(highest({.seed = 1}), 11);
+  EXPECT_LT(highest({.vocab_size = 11, .seed = 1}), 11);
+  EXPECT_EQ(highest({.vocab_size = 1000, .seed = 1}), highest({.seed = 1}));
 }
 
 TEST(Sampler, StreamsAndStops) {

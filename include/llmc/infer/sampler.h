@@ -13,6 +13,7 @@ namespace llmc {
 /// How the next token is chosen from the model's distribution. The restrictions apply in the order
 /// of the fields.
 struct SampleOptions {
+  std::int64_t vocab_size = 0;    ///< only ids below it, as a tokenizer may have fewer; 0: all
   float temperature = 1.0f;       ///< logits are divided by it; 0: always the likeliest token
   std::int64_t top_k = 0;         ///< only the k likeliest tokens; 0: all
   float top_p = 1.0f;             ///< only the fewest likeliest tokens that have this probability
@@ -55,6 +56,7 @@ class Sampler {
   SampleOptions options_;
   KvCache cache_;
   std::vector<float> logits_;
+  std::size_t choices_;  // ids that may be drawn: those below it
   std::vector<std::int32_t> order_;
 };
 

@@ -79,6 +79,7 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void warn_of_useless_options() const;
   void queue_step();
   void snapshot_step();
   void finish_pending();
