@@ -91,19 +91,26 @@ OptionParser::OptionParser(std::string program, std::string description)
 OptionParser::~OptionParser() = default;
 
 void OptionParser::add(std::string name, std::string& value, std::string help) {
-  impl_->add_single(name, help, "TEXT", [&value](const std::string& text) { value = text; });
+  impl_->add_single(name, help, "TEXT", [&value](const std::string& text) { value = text; })
+      ->default_str(value);
 }
 
 void OptionParser::add(std::string name, std::int64_t& value, std::string help, ConfigRange range) {
-  impl_->add_single(name, help, "INTEGER", [&value, name, range](const std::string& text) {
-    value = parse_number<std::int64_t>(name, text, range, "an integer");
-  });
+  impl_
+      ->add_single(name, help, "INTEGER",
+                   [&value, name, range](const std::string& text) {
+                     value = parse_number<std::int64_t>(name, text, range, "an integer");
+                   })
+      ->default_str(concat(value));
 }
 
 void OptionParser::add(std::string name, double& value, std::string help, ConfigRange range) {
-  impl_->add_single(name, help, "NUMBER", [&value, name, range](const std::string& text) {
-    value = parse_number<double>(name, text, range, "a number");
-  });
+  impl_
+      ->add_single(name, help, "NUMBER",
+                   [&value, name, range](const std::string& text) {
+                     value = parse_number<double>(name, text, range, "a number");
+                   })
+      ->default_str(concat(value));
 }
 
 void OptionParser::add_flag(std::string name, bool& value, std::string help) {
@@ -156,6 +163,10 @@ bool OptionParser::parse(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& version) {
     std::cout << version.what() << '\n';
     return false;
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string_view what = error.what();
+    fail(ErrorKind::kConfig, "options", what.substr(0, what.find(':')),
+         ": expected a value after it, got none; see ", impl_->program, " --help");
   } catch (const CLI::ParseError& error) {
     fail(ErrorKind::kConfig, "options", error.what(), "; see ", impl_->program, " --help");
   }

@@ -1,6 +1,7 @@
 // Measures the loss of a trained model on token files.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -51,6 +52,11 @@ double decoded_bytes_per_token(const Files& files, const llmc::Tokenizer& tokeni
   return bytes / tokens;
 }
 
+// JSON has no other numbers.
+std::optional<double> finite(std::optional<double> value) {
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
 std::string number(const char* format, double value) {
   char text[64];
   std::snprintf(text, sizeof text, format, value);
@@ -66,15 +72,17 @@ void print(const llmc::Evaluation& evaluation, std::optional<double> bytes_per_t
   const auto optional_number = [&](const std::optional<double>& value, const char* unknown) {
     return value ? number(json ? "%.9g" : "%.4f", *value) : std::string(unknown);
   };
+  const auto measured = [&](double value, const char* format) {
+    return json ? optional_number(finite(value), "null") : number(format, value);
+  };
   std::optional<double> bits;
-  if (bytes_per_token) bits = evaluation.bits_per_byte(*bytes_per_token);
+  if (bytes_per_token && *bytes_per_token > 0) bits = evaluation.bits_per_byte(*bytes_per_token);
   const char* unknown = json ? "null" : "n/a";
   if (json) std::cout << '{';
   row("tokens", "tokens         ", std::to_string(evaluation.counted_tokens), false);
-  row("loss", "loss           ", number(json ? "%.9g" : "%.6f", evaluation.mean_loss()), false);
-  row("perplexity", "perplexity     ", number(json ? "%.9g" : "%.4f", evaluation.perplexity()),
-      false);
-  row("bits_per_byte", "bits per byte  ", optional_number(bits, unknown), false);
+  row("loss", "loss           ", measured(evaluation.mean_loss(), "%.6f"), false);
+  row("perplexity", "perplexity     ", measured(evaluation.perplexity(), "%.4f"), false);
+  row("bits_per_byte", "bits per byte  ", optional_number(finite(bits), unknown), false);
   row("entropy_bits_per_byte", "data's entropy ", optional_number(floor, unknown), true);
   if (json) std::cout << "}\n";
 }
@@ -90,7 +98,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
   parser.add("micro-batch", options->micro_batch, "Sequences at a time.", {1, 1e6});
   parser.add("seq-len", options->seq_len, "Tokens of a sequence. 0: as many as the model takes.",
              {0, 1e7});
-  parser.add("threads", options->threads, "Compute threads. 0: as for train.", {0, 4096});
+  parser.add("threads", options->threads, "Compute threads. 0: as for train.", {0, 1024});
   parser.add_flag("json", options->json, "Print one JSON object.");
   parser.require("checkpoint");
   parser.require("data");
@@ -102,6 +110,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
       llmc::load_model_tokenizer(loader, options->tokenizer);
   const std::string hash = tokenizer ? tokenizer->hash() : llmc::tokenizer_hash(loader);
   if (!hash.empty()) llmc::check_tokenizer(files, hash);
+  for (const auto& file : files) llmc::TokenFile readable(file);
   const auto device = llmc::Device::open({static_cast<int>(options->threads), "auto"});
   llmc::TransformerOptions model_options;
   model_options.micro_batch = options->micro_batch;

@@ -25,6 +25,11 @@ struct Content {
 
 Content read_content(const fs::path& path) {
   FileReader reader(path);
+  if (reader.size() < sizeof(Header)) {
+    fail(ErrorKind::kInput, "tokenizer", path.string(),
+         ": expected a tokenizer file, which has at ", "least ", sizeof(Header), " bytes, got ",
+         reader.size());
+  }
   const auto header = reader.read_value<Header>();
   if (header[0] != kMagic) {
     fail(ErrorKind::kInput, "tokenizer", path.string(), ": expected a tokenizer file (magic ",

@@ -63,6 +63,11 @@ TokenFormat token_format_for(std::int64_t vocab_size) {
 
 TokenFile::TokenFile(const std::filesystem::path& path, std::int64_t vocab_size)
     : reader_(path), vocab_size_(vocab_size) {
+  if (reader_.size() < sizeof(Header)) {
+    fail(ErrorKind::kInput, "token_file", path.string(), ": expected a token file, which has at ",
+         "least ", sizeof(Header), " bytes, got ", reader_.size(),
+         "; write token files with the prepare program");
+  }
   const auto header = reader_.read_value<Header>();
   const auto facts = std::find_if(std::begin(kFormats), std::end(kFormats),
                                   [&](const FormatFacts& f) { return f.magic == header[0]; });

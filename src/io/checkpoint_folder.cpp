@@ -78,6 +78,15 @@ fs::path unfinished_folder(const fs::path& run, std::int64_t step) {
   return checkpoints_folder(run) / concat(kUnfinished, name_of_step(step));
 }
 
+std::string advice_on_damage(const fs::path& checkpoint) {
+  std::string advice = "; the file is damaged, use another checkpoint";
+  const std::vector<fs::path> folders = list_checkpoints(checkpoint.parent_path().parent_path());
+  const auto at = std::find_if(folders.rbegin(), folders.rend(), [&](const fs::path& folder) {
+    return folder.filename() < checkpoint.filename();
+  });
+  return at == folders.rend() ? advice : concat(advice, ", such as ", at->string());
+}
+
 std::vector<fs::path> list_checkpoints(const fs::path& run) {
   std::vector<fs::path> folders;
   for (const fs::path& path : entries_of(checkpoints_folder(run))) {

@@ -17,6 +17,9 @@ std::filesystem::path checkpoints_folder(const std::filesystem::path& run);
 /// Where a step's checkpoint is put together: run/checkpoints/.new_step_00001000.
 std::filesystem::path unfinished_folder(const std::filesystem::path& run, std::int64_t step);
 
+/// What to do about a damaged checkpoint: names the newest one before it, if there is one.
+std::string advice_on_damage(const std::filesystem::path& checkpoint);
+
 /// Removes what writers that were interrupted left behind.
 void remove_leftovers(const std::filesystem::path& run);
 /// Moves a finished folder to its step's name, in place of one that is there.

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/checkpoint_folder.h"
 #include "io/manifest.h"
 #include "io/tensor_stream.h"
 #include "llmc/core/checksum.h"
@@ -44,9 +45,9 @@ class PieceReader {
  private:
   void finish_piece(const SafetensorsReader& file, const ManifestPiece& piece) {
     if (checksum_.value() != piece.checksum) {
-      fail(
-          ErrorKind::kInput, "checkpoint", file.path().string(), ": tensor '", name_,
-          "': its checksum differs from the manifest; the file is damaged, use another checkpoint");
+      fail(ErrorKind::kInput, "checkpoint", file.path().string(), ": tensor '", name_,
+           "': its checksum differs from the manifest",
+           advice_on_damage(file.path().parent_path()));
     }
     checksum_ = Checksum64();
     if (piece_ + 1 < tensor_.pieces.size()) ++piece_;
@@ -77,16 +78,15 @@ struct CheckpointReader::Impl {
       const fs::path path = folder / name;
       std::error_code error;
       const std::uint64_t bytes = fs::file_size(path, error);
-      if (error) fail_here("expected the file ", name, ", got none; the checkpoint is incomplete");
+      if (error) fail_here("expected the file ", name, ", got none", advice_on_damage(folder));
       if (bytes != expected.bytes) {
         fail_here(name, ": expected ", expected.bytes, " bytes, got ", bytes,
-                  "; the file is damaged, use another checkpoint");
+                  advice_on_damage(folder));
       }
       const auto file = files.emplace(name, SafetensorsReader(path)).first;
       if (file->second.header_checksum() != expected.header_checksum) {
-        fail_here(name,
-                  ": the checksum of its header differs from the manifest; the file is "
-                  "damaged, use another checkpoint");
+        fail_here(name, ": the checksum of its header differs from the manifest",
+                  advice_on_damage(folder));
       }
     }
     for (const auto* tensors : {&manifest.weights, &manifest.state}) {

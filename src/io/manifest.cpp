@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "io/checkpoint_folder.h"
 #include "llmc/core/checksum.h"
 #include "llmc/core/error.h"
 
@@ -333,7 +334,7 @@ Manifest manifest_from_json(const std::string& text, const std::filesystem::path
       return true;
     });
   } catch (const json::exception&) {
-    root.fail_here("expected JSON; the file is damaged");
+    root.fail_here("expected JSON", advice_on_damage(path.parent_path()));
   }
   if (!root.has("format") || root["format"].text() != kFormat) {
     root.fail_here("expected format '", kFormat, "'; this is no checkpoint");
@@ -345,7 +346,9 @@ Manifest manifest_from_json(const std::string& text, const std::filesystem::path
   }
   const std::string recorded = root["manifest_checksum"].text();
   value.erase("manifest_checksum");
-  if (recorded != checksum_of(value)) root.fail_here("its checksum differs; the file is damaged");
+  if (recorded != checksum_of(value)) {
+    root.fail_here("its checksum differs", advice_on_damage(path.parent_path()));
+  }
 
   Manifest manifest;
   manifest.info = info_of(root);

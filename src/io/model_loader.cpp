@@ -58,6 +58,12 @@ struct ModelLoader::Impl {
 };
 
 ModelLoader::ModelLoader(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::status(path, ignored).type() == fs::file_type::not_found) {
+    fail(ErrorKind::kInput, "model_loader",
+         "expected a run folder, a checkpoint folder or an llm.c ", "model file, got '",
+         path.string(), "', which does not exist");
+  }
   const fs::path source = is_folder(path) ? checkpoint_in(path) : path;
   impl_ = std::make_unique<Impl>(Impl{source, Impl::open(source)});
 }

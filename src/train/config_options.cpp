@@ -19,7 +19,7 @@ std::vector<ConfigOption> make_options() {
       {"model", "model", &C::model, {}, {}, "",
        "Preset that gives the sizes below: gpt2-124M, gpt2-350M, gpt2-774M, gpt2-1558M, or a GPT-3 "
        "size such as gpt3-125M. Sizes that are given as well override the preset's."},
-      {"n_layer", "model", &C::n_layer, size, {}, "blocks", "Depth. 0: from `model`."},
+      {"n_layer", "model", &C::n_layer, {0, 4096}, {}, "blocks", "Depth. 0: from `model`."},
       {"n_head", "model", &C::n_head, size, {}, "heads",
        "Attention heads; must divide `n_embd`. 0: from `model`."},
       {"n_embd", "model", &C::n_embd, size, {}, "channels", "Width. 0: from `model`."},
@@ -28,8 +28,8 @@ std::vector<ConfigOption> make_options() {
       {"vocab_size", "model", &C::vocab_size, size, {}, "tokens",
        "0: from `tokenizer`, else from `model`."},
       {"init_from", "model", &C::init_from, {}, {}, "",
-       "Where weights come from: `scratch` (drawn from `seed`), a checkpoint or run folder, a "
-       "llm.c model file (.bin) or a Hugging Face folder. Files also give the sizes."},
+       "Where weights come from: `scratch` (drawn from `seed`), a checkpoint or run folder, or "
+       "an llm.c model file (.bin). Files also give the sizes."},
       {"seed", "model", &C::seed, {0, 4294967295.0}, {}, "",
        "Seed of the initial weights, the shuffle and the samples."},
       {"precision", "model", &C::precision, {}, {"fp32", "bf16"}, "",
@@ -39,7 +39,7 @@ std::vector<ConfigOption> make_options() {
        "changes no bits."},
       {"device", "model", &C::device, {}, {"cpu"}, "",
        "Where to compute; must be what the build offers."},
-      {"threads", "model", &C::threads, {0, 4096}, {}, "threads",
+      {"threads", "model", &C::threads, {0, 1024}, {}, "threads",
        "Compute threads; results do not depend on it. 0: OMP_NUM_THREADS if set, else the "
        "processors this process may use.", kFree},
       {"isa", "model", &C::isa, {}, {"auto", "portable", "avx2", "avx512"}, "",

@@ -53,7 +53,7 @@ class Line {
     const std::string_view key = rest_.substr(0, end);
     const std::string_view after = trimmed(rest_.substr(end));
     if (key.empty() || after.empty() || after[0] != '=') {
-      wrong(concat("expected key = value, got '", rest_, "'"));
+      wrong(concat("expected key = value, got '", rest_.substr(0, 60), "'"));
     }
     rest_ = trimmed(after.substr(1));
     return key;
@@ -169,6 +169,10 @@ std::string page_range(const ConfigOption& option) {
 std::vector<ConfigSetting> parse_config(std::string_view text, std::string_view name) {
   std::vector<ConfigSetting> settings;
   TrainConfig scratch;
+  if (constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+      text.starts_with(kByteOrderMark)) {
+    text.remove_prefix(kByteOrderMark.size());
+  }
   std::int64_t number = 0;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());

@@ -83,7 +83,7 @@ Json to_json(const StopEvent& e) {
 [[noreturn]] void bad_line(const std::filesystem::path& path, std::int64_t number,
                            std::string_view expected, std::string_view line) {
   fail(ErrorKind::kInput, "log", path.string(), ":", number, ": expected ", expected, ", got '",
-       line.substr(0, 60), "'");
+       line.substr(0, 60), "'; repair or remove the file");
 }
 
 // Calls visit(line, number) for each line that ends in a newline.

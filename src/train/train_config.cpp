@@ -35,7 +35,7 @@ std::string number_text(double value) {
 
 template <class T>
 bool parse_whole(std::string_view text, T& value) {
-  if (!text.empty() && text[0] == '+') text.remove_prefix(1);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
@@ -163,6 +163,10 @@ void check_range(std::string_view name, const ConfigRange& range, double value,
                  std::string_view text) {
   const bool low = range.open_min ? value <= range.min : value < range.min;
   const bool high = range.open_max ? value >= range.max : value > range.max;
+  if (high && range.max >= ConfigRange::kUnbounded) {
+    fail(ErrorKind::kConfig, "config", name, ": expected a value of at most ",
+         number_text(range.max), ", got ", text);
+  }
   if (low || high || std::isnan(value)) {
     fail(ErrorKind::kConfig, "config", name, ": expected a value ", range_text(range), ", got ",
          text);

@@ -114,6 +114,7 @@ void TrainingRun::set_up_folder() {
   make_folders(folder);
   lock_.emplace(folder);
   if (plan_.clear_folder) clear_run(folder);
+  best_checkpoint(folder);  // a damaged record shows now, not at the first checkpoint
   if (checkpoint_) cut_run(folder, trainer_->step());
   describe_run(folder, config, plan_.tokenizer.get());
   std::string hash;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <limits>
 #include <thread>
 
 #include "apps/program.h"
@@ -84,6 +85,7 @@ TEST_F(CliTest, VersionAndHelp) {
     EXPECT_NE(help.out.find("Usage"), std::string::npos);
     EXPECT_EQ(help.err, "");
   }
+  EXPECT_NE(run("sample", {"--help"}).out.find("--max-new-tokens INTEGER=256"), std::string::npos);
 }
 
 TEST_F(CliTest, TrainWithoutArgumentsPrintsThreeCommands) {
@@ -101,9 +103,10 @@ TEST_F(CliTest, PrintOptionsIsTheCommittedPage) {
 
 TEST_F(CliTest, WrongOptionsAreRefused) {
   expect_refused("train", {"--mikro-batch", "3"}, {"--mikro-batch", "did you mean --micro-batch"});
-  expect_refused("train", {"--lr"}, {"--lr", "missing"});
+  expect_refused("train", {"--lr"}, {"--lr", "expected a value after it"});
   expect_refused("train", {"--lr", "12x"}, {"lr", "number", "12x"});
   expect_refused("train", {"--max-steps", "1e3"}, {"max_steps", "integer"});
+  expect_refused("train", {"--max-steps", "9223372036854775807"}, {"max_steps", "at most 9e+15"});
   expect_refused("train", {"--micro_batch=0"}, {"micro_batch", "at least 1"});
   expect_refused("train", {"--lr", "1", "--lr", "2"}, {"--lr", "twice"});
   expect_refused("train", {"--schedule", "cosin"}, {"schedule", "cosine"});
@@ -193,6 +196,38 @@ TEST_F(CliTest, TrainEvalSample) {
   EXPECT_EQ(run("sample", sample).out, sampled.out);
   EXPECT_NE(run("sample", sample + Arguments{"--top-k", "1"}).out, sampled.out);
   expect_refused("eval", {"--checkpoint", "run", "--data", "none.bin"}, {"none.bin"});
+  write_text(folder_ / "short.bin", "short");
+  expect_refused("eval", {"--checkpoint", "run", "--data", "short.bin"},
+                 {"short.bin", "token file"});
+}
+
+TEST_F(CliTest, MoreIdsThanTheTokenizerHasAreNeverDrawn) {
+  prepare_data();
+  const Outcome trained =
+      run("train", tiny() + Arguments{"--vocab-size", "5000", "--max-steps", "4", "--out-dir",
+                                      "run", "--sample-every", "1", "--val-every", "0"});
+  EXPECT_EQ(trained.status, 0) << trained.err;
+  EXPECT_EQ(trained.err, "");
+  const Outcome sampled = run("sample", {"--checkpoint", "run", "--max-new-tokens", "50"});
+  EXPECT_EQ(sampled.status, 0) << sampled.err;
+}
+
+TEST_F(CliTest, JsonOfADivergedModelIsJson) {
+  prepare_data();
+  {
+    const Device device = Device::open({1, "auto"});
+    Transformer model(device, ModelConfig::gpt2(1, 2, 16, 32, 257), {});
+    model.allocate();
+    model.init(3);
+    model.parameters().value(0).data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    write_llmc_model(folder_ / "model.bin", model.stream(), model.config(), model.parameters(),
+                     DType::kF32);
+  }
+  const Outcome outcome =
+      run("eval", {"--checkpoint", "model.bin", "--data", "data/tales_val.bin", "--json"});
+  EXPECT_NE(outcome.out.find("\"loss\":null,\"perplexity\":null,\"bits_per_byte\":null,"),
+            std::string::npos)
+      << outcome.out << outcome.err;
 }
 
 TEST_F(CliTest, ModelFilesOfLlmcTakeATokenizer) {

@@ -82,7 +82,7 @@ TEST_P(TokenFileFormats, RefusesWrongSizes) {
   }
   for (const std::size_t keep : {std::size_t{0}, std::size_t{1023}}) {
     write_text(path, good.substr(0, keep));
-    expect_error(ErrorKind::kInput, "expected 1024 bytes", [&] { TokenFile file(path); });
+    expect_error(ErrorKind::kInput, "at least 1024 bytes", [&] { TokenFile file(path); });
   }
   write_text(path, good + '\0');
   expect_error(ErrorKind::kInput, "the file is too long", [&] { TokenFile file(path); });

@@ -207,8 +207,8 @@ TEST(LlmcTokenizerFileTest, RefusesDamagedFiles) {
     std::memcpy(bytes.data() + index * 4, &value, 4);
     return bytes;
   };
-  expect_refused("", "truncated");
-  expect_refused(good.substr(0, 1000), "truncated");
+  expect_refused("", "at least 1024 bytes, got 0");
+  expect_refused(good.substr(0, 1000), "at least 1024 bytes, got 1000");
   expect_refused(good.substr(0, good.size() - 1), "truncated");
   expect_refused(good + "x", "too long");
   expect_refused(with_word(0, 20240520), "got magic 20240520");

@@ -218,6 +218,16 @@ TEST_F(CheckpointDamage, DamageIsNoticedWhileLoading) {
   });
 }
 
+TEST_F(CheckpointDamage, TheCheckpointBeforeADamagedOneIsNamed) {
+  const fs::path before = save(9);
+  const fs::path folder = save(10);
+  const std::string advice = "use another checkpoint, such as " + before.string();
+  put_file(folder / "manifest.json", "{");
+  expect_error(ErrorKind::kInput, advice, [&] { verify_checkpoint(folder); });
+  put_file(before / "manifest.json", "{");
+  expect_error(ErrorKind::kInput, "use another checkpoint", [&] { verify_checkpoint(before); });
+}
+
 TEST_F(CheckpointDamage, WrongManifestsAreRefused) {
   const fs::path folder = save(1);
   const Manifest good = manifest_from_json(read_text(folder / kManifestName), folder);

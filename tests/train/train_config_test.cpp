@@ -135,6 +135,12 @@ TEST(ConfigText, RefusalsStateTheLine) {
   expect_contains(parse_error("train_data = [\"a\"]"), {"train_data", "quotes"});
 }
 
+TEST(ConfigText, AByteOrderMarkIsSkipped) {
+  const auto settings = parse_config("\xef\xbb\xbfseed = 3\n", "c.toml");
+  ASSERT_EQ(settings.size(), 1u);
+  EXPECT_EQ(settings[0].text, "3");
+}
+
 TEST(ConfigText, MissingFileIsAConfigError) {
   expect_contains(error_of([] { read_config("/no/such/run.toml"); }), {"/no/such/run.toml"});
 }

@@ -199,6 +199,25 @@ TEST_F(TrainingRunTest, ResumeAutoKeepsDamagedCheckpoints) {
   EXPECT_EQ(error_of({{"overwrite", "true"}}), "");
 }
 
+TEST_F(TrainingRunTest, ADamagedRecordOfTheBestShowsBeforeTraining) {
+  train({{"max_steps", "10"}});
+  const auto path = folder_ / "run" / "checkpoints" / "best.json";
+  write_text(path, "x");
+  TrainingRun run(plan_run(settings({{"resume", "auto"}}), "test"));
+  EXPECT_THROW(run.open(), Error);
+}
+
+TEST_F(TrainingRunTest, WarnsOfStepsThatCannotHelp) {
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
+  train({{"max_steps", "5"}, {"warmup_steps", "5"}});
+  train({{"max_steps", "5"}, {"resume", "auto"}});
+  set_log_sink({});
+  ASSERT_EQ(warnings.size(), 3u);
+  EXPECT_NE(warnings[0].find("warmup_steps (5)"), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[1].find("5 of 5 steps; raise max_steps"), std::string::npos) << warnings[1];
+}
+
 TEST_F(TrainingRunTest, AFolderTakesOneRunAtATime) {
   TrainingRun first(plan_run(settings({{"max_steps", "5"}}), "test"));
   first.open();
