@@ -44,14 +44,15 @@ constexpr std::int64_t kDepthBlock = 384;    ///< longest depth block
 constexpr std::int64_t kRowBlock = 256;      ///< rows of a that stay in the L2 cache
 constexpr std::int64_t kRowsShared = 2048;   ///< most rows of a packed at once for all threads
 constexpr std::int64_t kGroupCols = 192;     ///< columns of a group of strips
-constexpr std::int64_t kOwnGroupCols = 384;  ///< the same where each task packs a for itself
+constexpr std::int64_t kOwnGroupCols = 768;  ///< the same where each task packs a for itself
 constexpr std::int64_t kTasksPerThread = 4;  ///< at least, where there is enough to do
 constexpr std::int64_t kPanelsPerItem = 8;   ///< of a, packed by one thread at a time
 
 // The workspace of a thread, in floats: packed strips of b, waiting sums, packed rows of a. Rows
 // are whole panels, of at most kMostTileRows.
 constexpr std::int64_t kMostTileRows = 16;
-constexpr std::int64_t kFloatsOfB = kOwnGroupCols * kDepthBlock;
+// A task that packs rows of a for itself has a single pass over them, and so one strip at a time.
+constexpr std::int64_t kFloatsOfB = kGroupCols * kDepthBlock;
 constexpr std::int64_t kFloatsOfSums = std::max((kRowsShared + kMostTileRows) * kGroupCols,
                                                 (kRowBlock + kMostTileRows) * kOwnGroupCols);
 constexpr std::int64_t kFloatsOfA = (kRowBlock + kMostTileRows) * kDepthBlock;
