@@ -117,16 +117,20 @@ TEST_P(LinearTest, MatmulEqualsTheOracle) {
   }
 }
 
-// So long a sum that rows cannot be packed once for all tasks.
+// Inputs too large to be packed for all tasks, by size and by the number of depth blocks.
 TEST_P(LinearTest, MatmulOfALongSum) {
-  const Sizes sizes{250, 400, 8200};
   Stream stream = open();
-  const Inputs inputs(stream, sizes, kF32, kBF16, 0);
-  for (const DType type : kFloatTypes) {
-    const TestTensor c = TestTensor::nan(stream, type, {sizes.m, sizes.n});
-    matmul(stream, c, inputs.a, inputs.b);
-    expect_product(c, {}, inputs, {}, sizes);
-  }
+  const auto check = [&](const Sizes& sizes, int transposes) {
+    SCOPED_TRACE(sizes);
+    const Inputs inputs(stream, sizes, kF32, kBF16, transposes);
+    for (const DType type : kFloatTypes) {
+      const TestTensor c = TestTensor::nan(stream, type, {sizes.m, sizes.n});
+      matmul(stream, c, inputs.a, inputs.b, inputs.options);
+      expect_product(c, {}, inputs, inputs.options, sizes);
+    }
+  };
+  check({250, 260, 17000}, 0);
+  check({3, 5, 150000}, 1);
 }
 
 TEST_P(LinearTest, ThreadsDoNotChangeBits) {

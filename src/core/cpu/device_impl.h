@@ -13,7 +13,7 @@ namespace cpu {
 /// Workspace of each thread of a Stream, for packed panels and attention blocks.
 inline constexpr std::size_t kThreadWorkspaceBytes = std::size_t{4} << 20;
 /// Workspace of a Stream that all its threads share, for packed panels.
-inline constexpr std::size_t kSharedWorkspaceBytes = std::size_t{8} << 20;
+inline constexpr std::size_t kSharedWorkspaceBytes = std::size_t{16} << 20;
 
 }  // namespace cpu
 
