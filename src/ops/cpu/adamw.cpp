@@ -14,6 +14,8 @@ namespace {
 
 /// Elements updated before they are rounded, so that the rounding finds them in the cache.
 constexpr std::int64_t kChunk = 4096;
+/// Elements that a thread takes at a time; fewer are not worth a second thread.
+constexpr std::int64_t kItem = 16 * kChunk;
 static_assert(kChunk * sizeof(float) <= cpu::kThreadWorkspaceBytes);
 
 cpu::AdamWFactors factors_of(const StepBlock& block, const AdamWOptions& options) {
@@ -48,11 +50,11 @@ void adamw_update(Stream& stream, const Tensor& param, const Tensor& master, con
   cpu::with_float_type(kOp, "grad", grad, [&]<class T>(std::type_identity<T>) {
     expect_count(kOp, "grad", grad, grad.dtype(), n);
     const auto& kernels = cpu::optimizer_kernels<T>(isa);
-    const std::int64_t chunks = (n + kChunk - 1) / kChunk;
-    cpu::parallel_region(stream.impl(), [&](int thread, int threads) {
+    const std::int64_t items = (n + kItem - 1) / kItem;
+    cpu::parallel_items(stream.impl(), items, [&](std::int64_t item, int thread) {
       auto* const copy = static_cast<float*>(stream.impl().thread_workspace(thread));
-      const std::int64_t end = std::min(n, chunks * (thread + 1) / threads * kChunk);
-      for (std::int64_t i = chunks * thread / threads * kChunk; i < end; i += kChunk) {
+      const std::int64_t end = std::min(n, (item + 1) * kItem);
+      for (std::int64_t i = item * kItem; i < end; i += kChunk) {
         const std::int64_t count = std::min(kChunk, end - i);
         const bool rounded = param.dtype() == DType::kBF16;
         float* theta = copy;

@@ -242,6 +242,7 @@ class Product {
     float* own_sums = own_a + kFloatsOfA;
     const std::int64_t rows_at_once = round_up(kRowBlock, tile_rows());
     const bool one_pass = task.rows.size() <= rows_at_once;
+    if (out_.row_sums != nullptr && task.strips.begin == 0) sum_rows(task.rows);
     for (std::int64_t block = 0; block < depth_blocks_; ++block) {
       const Range depth = depth_of(block);
       const float* panels = own_a;
@@ -285,6 +286,15 @@ class Product {
         }
       }
     }
+  }
+
+  void sum_rows(const Range& rows) const {
+    const auto sums_size = static_cast<std::int64_t>(size_of(out_.row_sums_type));
+    const auto a_size = static_cast<std::int64_t>(size_of(a_.dtype));
+    kernels_.column_sums(static_cast<std::byte*>(out_.row_sums) + rows.begin * sums_size,
+                         out_.row_sums_type,
+                         static_cast<const std::byte*>(a_.data) + rows.begin * a_size, a_.dtype,
+                         a_.ld, k_, rows.size(), out_.accumulate_row_sums);
   }
 
   void pack_rows(float* to, const Range& rows, const Range& depth) const {

@@ -133,7 +133,7 @@ void layernorm_backward(Stream& stream, const Tensor& din, const Tensor& dweight
       }
     });
     const auto& elementwise = cpu::elementwise_kernels<float>(stream.impl().isa);
-    constexpr std::int64_t kSerialChannels = 256;
+    constexpr std::int64_t kSerialAdditions = 1 << 16;
     cpu::parallel_for(
         stream.impl(), C,
         [&](std::int64_t begin, std::int64_t end) {
@@ -148,7 +148,7 @@ void layernorm_backward(Stream& stream, const Tensor& din, const Tensor& dweight
             }
           }
         },
-        kSerialChannels);
+        kSerialAdditions / std::max<std::int64_t>(1, 2 * parts));
   });
 }
 

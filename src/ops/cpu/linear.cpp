@@ -1,9 +1,7 @@
 #include "llmc/ops/linear.h"
 
-#include <cstddef>
 #include <string_view>
 
-#include "core/cpu/parallel.h"
 #include "llmc/core/error.h"
 #include "ops/check.h"
 #include "ops/cpu/gemm.h"
@@ -133,16 +131,10 @@ void linear_backward_weight(Stream& stream, const Tensor& dweight, const Tensor&
   if (dbias) check_vector("linear", "dbias", dbias, oc);
   cpu::GemmOutput result = output(dweight);
   result.beta = accumulate ? 1.0f : 0.0f;
+  result.row_sums = dbias.raw();
+  result.row_sums_type = dbias.dtype();
+  result.accumulate_row_sums = accumulate;
   cpu::gemm(stream.impl(), result, operand(dout, false), operand(in, false), oc, c, n);
-  if (dbias.empty()) return;
-  const cpu::GemmKernels& kernels = cpu::gemm_kernels(stream.impl().isa);
-  const std::int64_t dout_size = static_cast<std::int64_t>(size_of(dout.dtype()));
-  const std::int64_t dbias_size = static_cast<std::int64_t>(size_of(dbias.dtype()));
-  cpu::parallel_for(stream.impl(), oc, [&](std::int64_t begin, std::int64_t end) {
-    kernels.column_sums(static_cast<std::byte*>(dbias.raw()) + begin * dbias_size, dbias.dtype(),
-                        static_cast<const std::byte*>(dout.raw()) + begin * dout_size, dout.dtype(),
-                        oc, n, end - begin, accumulate);
-  });
 }
 
 }  // namespace llmc

@@ -35,6 +35,9 @@ struct GemmOutput {
   DType bias_type = DType::kF32;
   void* pre = nullptr;           ///< or null for a kGelu that need not keep it
   DType pre_type = DType::kF32;  ///< what kGelu rounds to, kept or not
+  void* row_sums = nullptr;      ///< (+)= the sums of the rows of a, not depth_contiguous; or null
+  DType row_sums_type = DType::kF32;
+  bool accumulate_row_sums = false;
 };
 
 /// A block of rows of a times one strip of columns of b, over one block of the summed dimension.
