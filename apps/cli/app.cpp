@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <string>
+#include <system_error>
 
 namespace llmc::cli {
 namespace {
@@ -28,9 +31,21 @@ std::string printable(std::string text) {
   return text;
 }
 
+// Threads of a team that wait for each other should give up their processor: where other programs
+// run, spinning makes short steps many times slower, and where none do it gains little. OpenMP
+// reads this before main, so the program starts itself again; whoever has set it is left alone.
+void wait_passively(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+  execv(program.c_str(), argv);  // returns only where it failed; then the threads spin
+}
+
 }  // namespace
 
-int run_app(std::string_view name, const std::function<Work()>& prepare) {
+int run_app(std::string_view name, char** argv, const std::function<Work()>& prepare) {
+  wait_passively(argv);
   fill_standard_streams();
   // A file that outgrows the system's limit becomes an error of the write.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -18,7 +18,7 @@ using Work = std::function<int()>;
 
 /// The whole of an app: `prepare` reads options and opens files and returns the work, or an empty
 /// function when there is nothing to do. An error ends the app with one line on stderr, and with
-/// kBadInput or kFailed by where it arose.
-int run_app(std::string_view name, const std::function<Work()>& prepare);
+/// kBadInput or kFailed by where it arose. argv: main's.
+int run_app(std::string_view name, char** argv, const std::function<Work()>& prepare);
 
 }  // namespace llmc::cli

@@ -132,5 +132,5 @@ llmc::cli::Work prepare(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return llmc::cli::run_app("eval", [&] { return prepare(argc, argv); });
+  return llmc::cli::run_app("eval", argv, [&] { return prepare(argc, argv); });
 }

@@ -118,5 +118,5 @@ llmc::cli::Work plan(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return llmc::cli::run_app("prepare", [&] { return plan(argc, argv); });
+  return llmc::cli::run_app("prepare", argv, [&] { return plan(argc, argv); });
 }

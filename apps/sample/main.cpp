@@ -107,5 +107,5 @@ llmc::cli::Work prepare(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return llmc::cli::run_app("sample", [&] { return prepare(argc, argv); });
+  return llmc::cli::run_app("sample", argv, [&] { return prepare(argc, argv); });
 }

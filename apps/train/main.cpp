@@ -77,5 +77,5 @@ Work prepare(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return llmc::cli::run_app("train", [&] { return prepare(argc, argv); });
+  return llmc::cli::run_app("train", argv, [&] { return prepare(argc, argv); });
 }
