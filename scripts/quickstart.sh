@@ -31,7 +31,7 @@ heading "4/5 Training"
 $apps/train --config configs/quickstart.toml --out-dir $run --overwrite
 
 heading "5/5 The model tells tales"
-$apps/sample --checkpoint $run --max-new-tokens 400
+$apps/sample --checkpoint $run --max-new-tokens 400 --num-samples 3
 
 heading "Done"
 echo "The loss curve is $run/loss.svg; the run's log is $run/log.jsonl."

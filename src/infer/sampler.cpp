@@ -119,7 +119,7 @@ std::vector<std::int32_t> Sampler::generate(std::span<const std::int32_t> prompt
     }
     sequence.push_back(options_.end_of_text);
   }
-  const std::size_t begin = sequence.size();
+  const std::size_t prompt_size = sequence.size();
   for (std::int64_t n = 0; n < max_new_tokens; ++n) {
     if (n == 0 || cache_.position() == cache_.max_positions()) {
       refill(sequence);
@@ -133,7 +133,8 @@ std::vector<std::int32_t> Sampler::generate(std::span<const std::int32_t> prompt
     const bool go_on = !on_token || on_token(token);
     if (!go_on || token == options_.end_of_text) break;
   }
-  return {sequence.begin() + static_cast<std::ptrdiff_t>(begin), sequence.end()};
+  sequence.erase(sequence.begin(), sequence.begin() + static_cast<std::ptrdiff_t>(prompt_size));
+  return sequence;
 }
 
 }  // namespace llmc
