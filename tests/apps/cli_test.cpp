@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <limits>
+#include <regex>
 #include <thread>
 
 #include "apps/program.h"
