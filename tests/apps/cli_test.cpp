@@ -6,7 +6,6 @@
 #include <chrono>
 #include <csignal>
 #include <limits>
-#include <regex>
 #include <thread>
 
 #include "apps/program.h"
@@ -87,8 +86,10 @@ TEST_F(CliTest, VersionAndHelp) {
     EXPECT_EQ(help.err, "");
   }
   // CLI11 2.1 prints INTEGER=256, 2.4 INTEGER [256].
-  const std::regex with_default("--max-new-tokens INTEGER(=256| \\[256\\])");
-  EXPECT_TRUE(std::regex_search(run("sample", {"--help"}).out, with_default));
+  const std::string sample_help = run("sample", {"--help"}).out;
+  EXPECT_TRUE(sample_help.find("--max-new-tokens INTEGER=256") != std::string::npos ||
+              sample_help.find("--max-new-tokens INTEGER [256]") != std::string::npos)
+      << sample_help;
 }
 
 TEST_F(CliTest, TrainWithoutArgumentsPrintsThreeCommands) {
