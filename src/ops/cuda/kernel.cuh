@@ -36,20 +36,23 @@ __device__ inline T from_float(float x) {
   }
 }
 
-/// kVec<T> consecutive elements, loaded and stored with one 16-byte access at an aligned address.
-template <class T>
-struct alignas(16) Vec {
-  T at[kVec<T>];
+/// N consecutive elements, loaded and stored with accesses of 16 bytes (or all at once if they are
+/// fewer) at an address aligned to that.
+template <class T, int N = kVec<T>>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vec {
+  T at[N];
 
   __device__ static Vec load(const T* p) { return *reinterpret_cast<const Vec*>(p); }
   /// A load of data that is read once and should not displace what is in the caches.
   __device__ static Vec load_once(const T* p) {
+    static_assert(sizeof(Vec) == 16);
     const int4 raw = __ldcs(reinterpret_cast<const int4*>(p));
     return *reinterpret_cast<const Vec*>(&raw);
   }
   __device__ void store(T* p) const { *reinterpret_cast<Vec*>(p) = *this; }
   /// A store of data that nobody reads soon.
   __device__ void store_once(T* p) const {
+    static_assert(sizeof(Vec) == 16);
     __stcs(reinterpret_cast<int4*>(p), *reinterpret_cast<const int4*>(this));
   }
   __device__ float get(int i) const { return to_float(at[i]); }
