@@ -50,7 +50,7 @@ std::ostream& operator<<(std::ostream& out, const Sizes& s) {
 const Sizes kSizes[] = {
     {1, 1, 1},  {1, 53, 17},  {2, 97, 64},   {3, 50, 31},    {4, 129, 200},   {7, 5, 3},
     {5, 7, 0},  {20, 7, 0},   {16, 37, 45},  {8, 48, 16},    {9, 49, 33},     {17, 19, 23},
-    {64, 1, 5}, {300, 67, 1}, {31, 95, 385}, {65, 193, 401}, {257, 200, 770},
+    {64, 1, 5}, {300, 67, 1}, {31, 95, 385}, {65, 193, 401}, {257, 200, 770}, {256, 384, 512},
 };
 
 struct Types {
@@ -131,6 +131,54 @@ TEST_P(LinearTest, MatmulOfALongSum) {
   };
   check({250, 260, 17000}, 0);
   check({3, 5, 150000}, 1);
+}
+
+/// A random matrix that starts one element after an aligned address.
+struct ShiftedMatrix {
+  ShiftedMatrix(Stream& stream, DType type, Shape shape, std::uint32_t seed)
+      : storage(TestTensor::random(stream, type, {shape.numel() + 1}, seed)),
+        view(storage->flat(1, shape.numel()).view(shape)) {}
+  Values values() const {
+    Values all = storage.values();
+    all.erase(all.begin());
+    return all;
+  }
+  TestTensor storage;
+  Tensor view;
+};
+
+TEST_P(LinearTest, ViewsCanStartAtAnyElement) {
+  Stream stream = open();
+  const std::int64_t n = 24, c = 64, oc = 40;
+  for (const DType type : kFloatTypes) {
+    SCOPED_TRACE(name_of(type));
+    const ShiftedMatrix in(stream, type, {n, c}, 1), weight(stream, type, {oc, c}, 2);
+    const ShiftedMatrix bias(stream, type, {oc}, 3), out(stream, type, {n, oc}, 4);
+    linear_forward(stream, out.view, in.view, weight.view, bias.view);
+    const Values dout = out.values();  // the outputs serve as gradients too
+    const StoredMatrix a{in.values(), c, false}, b{weight.values(), c, true};
+    for (std::int64_t e = 0; e < n * oc; ++e) {
+      ExactSum sum = product_element(a, b, c, e / oc, e % oc);
+      sum.add(at(bias.values(), e % oc));
+      ASSERT_NEAR(at(dout, e), sum.value, sum_tolerance(sum, c, type)) << e;
+    }
+    const ShiftedMatrix dweight(stream, kF32, {oc, c}, 5), dbias(stream, kF32, {oc}, 6);
+    const Values weight_before = dweight.values(), bias_before = dbias.values();
+    linear_backward_weight(stream, dweight.view, dbias.view, out.view, in.view, true);
+    const StoredMatrix grad{dout, oc, true};
+    const Values weight_after = dweight.values(), bias_after = dbias.values();
+    for (std::int64_t e = 0; e < oc * c; ++e) {
+      ExactSum sum = product_element(grad, a, n, e / c, e % c);
+      sum.add(at(weight_before, e));
+      ASSERT_NEAR(at(weight_after, e), sum.value, sum_tolerance(sum, n, kF32)) << e;
+    }
+    for (std::int64_t j = 0; j < oc; ++j) {
+      ExactSum sum;
+      for (std::int64_t i = 0; i < n; ++i) sum.add(grad.at(j, i));
+      sum.add(at(bias_before, j));
+      ASSERT_NEAR(at(bias_after, j), sum.value, sum_tolerance(sum, n, kF32)) << j;
+    }
+  }
 }
 
 TEST_P(LinearTest, ThreadsDoNotChangeBits) {
@@ -225,7 +273,10 @@ TEST_P(LinearTest, BackwardInput) {
         // The slope is itself a sum of terms of about 1, rounded.
         const double slope_error = 4 * 0x1p-24 * std::abs(sum.value);
         sum.scale(testing::gelu_gradient(at(x, e)));
-        ASSERT_NEAR(at(with_gelu, e), sum.value, sum_tolerance(sum, oc, type) + slope_error) << e;
+        const double product_rounding = type == kBF16 ? 0x1p-8 * std::abs(sum.value) : 0.0;
+        ASSERT_NEAR(at(with_gelu, e), sum.value,
+                    sum_tolerance(sum, oc, type) + slope_error + product_rounding)
+            << e;
       }
     }
   }
@@ -267,6 +318,32 @@ TEST_P(LinearTest, BackwardWeight) {
   }
 }
 
+// The column sums are taken in parts of rows; those of four micro-steps add up in fp32.
+TEST(Linear, BiasGradientsOfWideLayersAddUpOverMicroSteps) {
+  Stream stream = testing::open_stream();
+  const std::int64_t n = 141, c = 1;
+  for (const auto& [oc, type] : {std::pair<std::int64_t, DType>{8512, kBF16}, {9001, kF32}}) {
+    SCOPED_TRACE(oc);
+    const TestTensor in = TestTensor::random(stream, type, {n, c}, 1);
+    const TestTensor dweight = TestTensor::nan(stream, kF32, {oc, c});
+    const TestTensor dbias = TestTensor::nan(stream, kF32, {oc});
+    std::vector<ExactSum> exact(static_cast<std::size_t>(oc));
+    for (std::uint32_t step = 0; step < 4; ++step) {
+      const TestTensor dout = TestTensor::random(stream, type, {n, oc}, 2 + step);
+      linear_backward_weight(stream, dweight, dbias, dout, in, step > 0);
+      const Values values = dout.values();
+      for (std::int64_t e = 0; e < n * oc; ++e) {
+        exact[static_cast<std::size_t>(e % oc)].add(at(values, e));
+      }
+    }
+    const Values actual = dbias.values();
+    for (std::int64_t j = 0; j < oc; ++j) {
+      const ExactSum& sum = exact[static_cast<std::size_t>(j)];
+      ASSERT_NEAR(at(actual, j), sum.value, sum_tolerance(sum, 4 * n, kF32)) << j;
+    }
+  }
+}
+
 TEST(Linear, RefusesWrongShapesAndTypes) {
   Stream s = testing::open_stream();
   const TestTensor in(s, kF32, {4, 8}), weight(s, kF32, {6, 8}), out(s, kF32, {4, 6});
@@ -283,6 +360,9 @@ TEST(Linear, RefusesWrongShapesAndTypes) {
                [&] { linear_forward(s, out, in, weight, in); });
   expect_error(ErrorKind::kInput, "pre: expected (4, 6)",
                [&] { linear_gelu_forward(s, out, in, in, weight, bias); });
+  const TestTensor half(s, kBF16, {4, 6});
+  expect_error(ErrorKind::kInput, "pre: expected f32, got bf16",
+               [&] { linear_gelu_forward(s, out, half, in, weight, bias); });
   expect_error(ErrorKind::kInput, "din: expected (4, 8)",
                [&] { linear_backward_input(s, wrong, out, weight); });
   expect_error(ErrorKind::kInput, "pre: expected (4, 8)",

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "llmc/core/device.h"
 #include "llmc/core/tensor.h"
 
@@ -25,7 +28,7 @@ void linear_forward(Stream& stream, const Tensor& out, const Tensor& in, const T
                     const Tensor& bias);
 
 /// pre = in · weightᵀ + bias; out = gelu(pre), of pre as stored, so that gelu_forward(pre) gives
-/// the same bits. out, pre: (N, OC). pre may be empty where no backward pass follows.
+/// the same bits. out, pre: (N, OC), of one dtype. pre may be empty where no backward pass follows.
 void linear_gelu_forward(Stream& stream, const Tensor& out, const Tensor& pre, const Tensor& in,
                          const Tensor& weight, const Tensor& bias);
 
@@ -34,7 +37,7 @@ void linear_backward_input(Stream& stream, const Tensor& din, const Tensor& dout
                            const Tensor& weight);
 
 /// dpre = (dout · weight) ⊙ gelu'(pre): the input gradient of a linear layer whose input is
-/// gelu(pre). dpre, pre: (N, C).
+/// gelu(pre). dpre, pre: (N, C), of one dtype, to which the product may be rounded first.
 void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dout,
                                 const Tensor& weight, const Tensor& pre);
 
@@ -42,5 +45,17 @@ void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor
 /// dweight: (OC, C); dbias: (OC) or empty; dout: (N, OC); in: (N, C).
 void linear_backward_weight(Stream& stream, const Tensor& dweight, const Tensor& dbias,
                             const Tensor& dout, const Tensor& in, bool accumulate);
+
+// On a GPU, several algorithms can compute a product, and their roundings differ. A Stream chooses
+// one for each kind of product (sizes, dtypes, …) when that first occurs: the fastest, if the
+// Device times them, which need not be the same one in the next run. Whoever wants the same bits
+// again, or on several GPUs, carries the choices over. The CPU backend has nothing to choose.
+
+/// The choices so far as text, one to a line, each with the GPU and library it was made for.
+std::string matmul_choices(Stream& stream);
+
+/// Makes the Stream use the choices of `text` from now on. Lines for another GPU or library version
+/// and damaged ones have no effect but a warning.
+void set_matmul_choices(Stream& stream, std::string_view text);
 
 }  // namespace llmc
