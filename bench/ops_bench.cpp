@@ -212,9 +212,9 @@ void adamw(benchmark::State& state) {
   block.grad_scale = 1.0f;
   block.updates = 5;
   copy_from_host(stream, memory, &block);
-  time_stream(state, 7 * kParameters, [&] {
-    adamw_update(stream, theta, {}, m, v, grad, static_cast<StepBlock*>(memory.raw()), {}, 0);
-  });
+  const AdamWRange ranges[] = {{theta, {}, m, v, grad}};
+  time_stream(state, 7 * kParameters,
+              [&] { adamw_update(stream, ranges, static_cast<StepBlock*>(memory.raw()), {}); });
 }
 BENCHMARK(adamw)->UseRealTime();
 

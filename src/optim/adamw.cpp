@@ -31,18 +31,18 @@ AdamW::AdamW(const ParameterSet& parameters, const AdamWOptions& options, const 
 }
 
 void AdamW::start_state(Stream& stream) {
-  if (!has_master_) return;
-  for (const UpdateRange& range : ranges()) convert(stream, state(master_, range), values(range));
+  update_ranges_.clear();
+  for (const UpdateRange& range : ranges()) {
+    const Tensor master = has_master_ ? state(master_, range) : Tensor();
+    if (has_master_) convert(stream, master, values(range));
+    update_ranges_.push_back({values(range), master, state(m_, range), state(v_, range),
+                              gradients(range), range.first_index,
+                              range.group == OptimizerGroup::kDecay});
+  }
 }
 
 void AdamW::update(Stream& stream, const StepBlock* block) {
-  for (const UpdateRange& range : ranges()) {
-    AdamWOptions options = options_;
-    if (range.group == OptimizerGroup::kNoDecay) options.weight_decay = 0.0f;
-    const Tensor master = has_master_ ? state(master_, range) : Tensor();
-    adamw_update(stream, values(range), master, state(m_, range), state(v_, range),
-                 gradients(range), block, options, range.first_index);
-  }
+  adamw_update(stream, update_ranges_, block, options_);
 }
 
 }  // namespace llmc

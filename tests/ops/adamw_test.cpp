@@ -26,6 +26,10 @@ StepBlock block_of(std::int64_t updates, float lr = 1e-2f, float grad_scale = 0.
   return b;
 }
 
+void update(Stream& stream, const AdamWRange& range, const TestStruct<StepBlock>& block) {
+  adamw_update(stream, {&range, 1}, block.device(), kOptions);
+}
+
 TEST_P(AdamW, FollowsTheFormula) {
   Stream stream = open();
   for (const DType grad_type : kFloatTypes) {
@@ -38,7 +42,7 @@ TEST_P(AdamW, FollowsTheFormula) {
         const auto grad =
             TestTensor::random(stream, grad_type, {n}, static_cast<std::uint32_t>(100 + t), 0.1);
         TestStruct<StepBlock> block(stream, block_of(t));
-        adamw_update(stream, param, {}, m, v, grad, block.device(), kOptions, 0);
+        update(stream, {param, {}, m, v, grad}, block);
         adamw(exact, grad.values(), block.get().lr, block.get().grad_scale, kOptions, t);
       }
       expect_close("theta", param.values(), exact.theta, 64);
@@ -57,7 +61,7 @@ TEST_P(AdamW, ManyUpdatesKeepTheBiasCorrection) {
   const TestTensor grad(stream, DType::kF32, {3}, {0.3, 0, 0});
   AdamWState exact{param.values(), m.values(), v.values()};
   TestStruct<StepBlock> block(stream, block_of(kUpdates));
-  adamw_update(stream, param, {}, m, v, grad, block.device(), kOptions, 0);
+  update(stream, {param, {}, m, v, grad}, block);
   adamw(exact, grad.values(), block.get().lr, block.get().grad_scale, kOptions, kUpdates);
   expect_close("theta", param.values(), exact.theta, 16);
 }
@@ -74,7 +78,7 @@ TEST_P(AdamW, ASkippedStepChangesNothing) {
     StepBlock b = block_of(3);
     b.skip = kNonFiniteGradient;
     TestStruct<StepBlock> block(stream, b);
-    adamw_update(stream, param, master, m, v, grad, block.device(), kOptions, 0);
+    update(stream, {param, master, m, v, grad}, block);
     EXPECT_EQ(bytes_of(param, master, m, v), before);
   }
 }
@@ -92,9 +96,9 @@ TEST_P(AdamW, MastersHoldTheValueAndParametersItsRounding) {
   const TestTensor v[3] = {moment(), moment(), moment()};
   const auto grad = TestTensor::random(stream, DType::kBF16, {kCount}, 2);
   TestStruct<StepBlock> block(stream, block_of(1));
-  adamw_update(stream, f32, {}, m[0], v[0], grad, block.device(), kOptions, 0);
-  adamw_update(stream, param, master, m[1], v[1], grad, block.device(), kOptions, 0);
-  adamw_update(stream, copy, copy_master, m[2], v[2], grad, block.device(), kOptions, 0);
+  update(stream, {f32, {}, m[0], v[0], grad}, block);
+  update(stream, {param, master, m[1], v[1], grad}, block);
+  update(stream, {copy, copy_master, m[2], v[2], grad}, block);
   EXPECT_EQ(master.bytes(), f32.bytes());
   EXPECT_EQ(copy_master.bytes(), f32.bytes());
   EXPECT_EQ(copy.bytes(), f32.bytes());
@@ -122,17 +126,19 @@ TEST_P(AdamW, StochasticRoundingFollowsItsDefinitionForAnySlicing) {
   const auto start = TestTensor::random(stream, DType::kF32, {kCount}, 1);
   const auto grad = TestTensor::random(stream, DType::kF32, {kCount}, 2);
   TestStruct<StepBlock> block(stream, block_of(7));
-  const auto update = [&](const std::vector<std::int64_t>& cuts) {
+  const auto update_cut = [&](const std::vector<std::int64_t>& cuts) {
     const TestTensor master(stream, DType::kF32, {kCount}, start.values());
     const TestTensor param(stream, DType::kBF16, {kCount});
     const TestTensor m(stream, DType::kF32, {kCount});
     const TestTensor v(stream, DType::kF32, {kCount});
+    std::vector<AdamWRange> ranges;
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
       const std::int64_t n = cuts[i + 1] - cuts[i];
       const auto slice = [&](const Tensor& t) { return t.flat(cuts[i], n); };
-      adamw_update(stream, slice(param), slice(master), slice(m), slice(v), slice(grad),
-                   block.device(), kOptions, kFirst + cuts[i]);
+      ranges.push_back(
+          {slice(param), slice(master), slice(m), slice(v), slice(grad), kFirst + cuts[i]});
     }
+    adamw_update(stream, ranges, block.device(), kOptions);
     const Values theta = master.values();
     const Values got = param.values();
     for (std::size_t i = 0; i < theta.size(); ++i) {
@@ -142,8 +148,8 @@ TEST_P(AdamW, StochasticRoundingFollowsItsDefinitionForAnySlicing) {
     }
     return bytes_of(param, master);
   };
-  const auto whole = update({0, kCount});
-  EXPECT_EQ(update({0, 1, 8, 4099, kCount}), whole);
+  const auto whole = update_cut({0, kCount});
+  EXPECT_EQ(update_cut({0, 1, 8, 4099, kCount}), whole);
 }
 
 TEST_P(AdamW, StochasticRoundingIsUnbiased) {
@@ -159,9 +165,7 @@ TEST_P(AdamW, StochasticRoundingIsUnbiased) {
   const TestTensor grad(stream, DType::kF32, {kCount});
   for (std::int64_t t = 1; t <= 3; ++t) {
     TestStruct<StepBlock> block(stream, block_of(t));
-    AdamWOptions options = kOptions;
-    options.weight_decay = 0;
-    adamw_update(stream, param, master, m, v, grad, block.device(), options, 0);
+    update(stream, {param, master, m, v, grad, 0, false}, block);
     double up = 0;
     for (const double p : param.values()) {
       ASSERT_TRUE(p == 1 || p == 1 + kStep) << p;
@@ -179,12 +183,10 @@ TEST_P(AdamW, WithoutMasterSmallStepsStillMoveBf16) {
   const TestTensor m(stream, DType::kF32, {kCount});
   const TestTensor v(stream, DType::kF32, {kCount});
   const auto grad = TestTensor::filled(stream, DType::kF32, {kCount}, 1.0);
-  AdamWOptions options = kOptions;
-  options.weight_decay = 0;
   // Each update is −1e-4, far below half a bf16 step; on average the sum must still arrive.
   for (std::int64_t t = 1; t <= 50; ++t) {
     TestStruct<StepBlock> block(stream, block_of(t, 1e-4f, 1.0f));
-    adamw_update(stream, param, {}, m, v, grad, block.device(), options, 0);
+    update(stream, {param, {}, m, v, grad, 0, false}, block);
   }
   double mean = 0;
   for (const double p : param.values()) mean += p / kCount;
@@ -200,7 +202,7 @@ TEST_P(AdamW, ThreadsDoNotChangeBits) {
       const TestTensor v(stream, DType::kF32, {n});
       const auto grad = TestTensor::random(stream, DType::kF32, {n}, 2);
       TestStruct<StepBlock> block(stream, block_of(1));
-      adamw_update(stream, param, {}, m, v, grad, block.device(), kOptions, 5);
+      update(stream, {param, {}, m, v, grad, 5}, block);
       return bytes_of(param, m, v);
     });
   }
@@ -212,12 +214,15 @@ TEST(AdamWErrors, NameTheTensor) {
   const TestTensor b(stream, DType::kF32, {5});
   const TestTensor half(stream, DType::kBF16, {4});
   TestStruct<StepBlock> block(stream, block_of(1));
-  expect_error(ErrorKind::kInput, "[adamw_update] m: expected 4 elements of f32, got f32 (5)",
-               [&] { adamw_update(stream, a, {}, b, a, a, block.device(), kOptions, 0); });
-  expect_error(ErrorKind::kInput, "[adamw_update] master",
-               [&] { adamw_update(stream, half, half, a, a, a, block.device(), kOptions, 0); });
-  expect_error(ErrorKind::kInput, "[adamw_update] grad",
-               [&] { adamw_update(stream, a, {}, a, a, Tensor(), block.device(), kOptions, 0); });
+  expect_error(ErrorKind::kInput, "[adamw_update] m: expected 4 elements of f32, got f32 (5)", [&] {
+    update(stream, {a, {}, b, a, a}, block);
+  });
+  expect_error(ErrorKind::kInput, "[adamw_update] master", [&] {
+    update(stream, {half, half, a, a, a}, block);
+  });
+  expect_error(ErrorKind::kInput, "[adamw_update] grad", [&] {
+    update(stream, {a, {}, a, a, Tensor()}, block);
+  });
 }
 
 }  // namespace

@@ -7,8 +7,9 @@
 
 namespace llmc {
 
-// Lookups of token and position vectors. Tokens must be below the rows of wte; the CPU backend
-// throws an input error where one is not.
+// Lookups of token and position vectors. Tokens must be below the rows of wte. Where one is not,
+// the CPU backend throws an input error; a GPU backend, which cannot look at them in time, makes
+// its vector NaN, so that the step is skipped, and adds its gradient nowhere.
 
 /// out[b, t] = wte[tokens[b, t]] + wpe[first_position + t]. out: (B, T, C); tokens: (B, T) i32;
 /// wte: (Vp, C); wpe: (maxT, C) or empty; out, wte and wpe of one dtype, f32 or bf16.

@@ -8,10 +8,11 @@
 
 namespace llmc {
 
-// Cross-entropy over rows of logits, in log-sum-exp form: finite for any finite logits. R rows of
-// Vp columns, of which the first V are the vocabulary; f32 or bf16. targets: (R) i32, below V, or
-// −1 for rows that do not count; the CPU backend throws an input error for any other, and for a
-// vocabulary of more than 10^6 columns.
+// Cross-entropy over rows of logits, in log-sum-exp form: finite for any logits up to 10^38 in
+// magnitude. R rows of Vp columns, of which the first V are the vocabulary, at most 10^6; f32 or
+// bf16. targets: (R) i32, below V, or −1 for rows that do not count. For any other target the CPU
+// backend throws an input error; a GPU backend, which cannot look at them in time, makes the loss
+// of the row NaN.
 
 /// losses[r] = logsumexp(logits[r, :V]) − logits[r, target], 0 where the target is −1; adds them
 /// and their count to block->loss_sum and counted_tokens. losses: (R) f32; logits: (R, Vp); block

@@ -78,9 +78,10 @@ inline constexpr std::int64_t kNormBlock = 4096;
 /// by a fixed order. partials: (ceil(n / kNormBlock)) f32. values: (n) f32 or bf16.
 void sum_of_squares(Stream& stream, const Tensor& partials, const Tensor& values);
 
-/// Turns sums into decisions: loss, grad_norm = sqrt(sum of partials in order, in double) × the
-/// count correction nominal_tokens / counted_tokens, skip, grad_scale, scores and windows, updates.
-/// partials: (m) f32, of all buckets in table order.
+/// Turns sums into decisions: loss, grad_norm = sqrt(sum of partials) × the count correction
+/// nominal_tokens / counted_tokens, skip, grad_scale, scores and windows, updates. The partials are
+/// added in double, in an order that depends on their number alone. partials: (m) f32, of all
+/// buckets in table order.
 void finish_gradients(Stream& stream, StepBlock* block /*device*/, StepGuard* guard /*device*/,
                       const Tensor& partials, const GuardOptions& options);
 

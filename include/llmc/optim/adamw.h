@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "llmc/ops/adamw.h"
 #include "llmc/optim/optimizer.h"
@@ -30,6 +31,7 @@ class AdamW : public Optimizer {
   StateId m_;
   StateId v_;
   StateId master_ = 0;
+  std::vector<AdamWRange> update_ranges_;  ///< what `ranges` covers, as one update takes it
 };
 
 }  // namespace llmc

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/cpu/parallel.h"
-#include "ops/check.h"
+#include "ops/adamw_check.h"
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/kernels/elementwise_kernels.h"
 #include "ops/cpu/kernels/optimizer_kernels.h"
@@ -32,23 +32,13 @@ cpu::AdamWFactors factors_of(const StepBlock& block, const AdamWOptions& options
   return f;
 }
 
-}  // namespace
-
-void adamw_update(Stream& stream, const Tensor& param, const Tensor& master, const Tensor& m,
-                  const Tensor& v, const Tensor& grad, const StepBlock* block,
-                  const AdamWOptions& options, std::int64_t first_index) {
-  constexpr const char* kOp = "adamw_update";
-  const std::int64_t n = param.numel();
-  expect_float(kOp, "param", param);
-  if (master) expect_count(kOp, "master", master, DType::kF32, n);
-  expect_count(kOp, "m", m, DType::kF32, n);
-  expect_count(kOp, "v", v, DType::kF32, n);
-  if (block->skip != kNoSkip) return;
-  const cpu::AdamWFactors factors = factors_of(*block, options);
+void update(Stream& stream, const AdamWRange& range, const StepBlock& block,
+            cpu::AdamWFactors factors) {
+  if (!range.decay) factors.weight_decay = 0.0f;
+  const std::int64_t n = range.param.numel();
   const cpu::Isa isa = stream.impl().isa;
   const auto& conversions = cpu::elementwise_kernels<bf16>(isa);
-  cpu::with_float_type(kOp, "grad", grad, [&]<class T>(std::type_identity<T>) {
-    expect_count(kOp, "grad", grad, grad.dtype(), n);
+  cpu::with_float_type("adamw_update", "grad", range.grad, [&]<class T>(std::type_identity<T>) {
     const auto& kernels = cpu::optimizer_kernels<T>(isa);
     const std::int64_t items = (n + kItem - 1) / kItem;
     cpu::parallel_items(stream.impl(), items, [&](std::int64_t item, int thread) {
@@ -56,26 +46,36 @@ void adamw_update(Stream& stream, const Tensor& param, const Tensor& master, con
       const std::int64_t end = std::min(n, (item + 1) * kItem);
       for (std::int64_t i = item * kItem; i < end; i += kChunk) {
         const std::int64_t count = std::min(kChunk, end - i);
-        const bool rounded = param.dtype() == DType::kBF16;
+        const bool rounded = range.param.dtype() == DType::kBF16;
         float* theta = copy;
-        if (master) {
-          theta = master.data<float>() + i;
+        if (range.master) {
+          theta = range.master.data<float>() + i;
         } else if (rounded) {
-          conversions.widen(copy, param.data<bf16>() + i, count);
+          conversions.widen(copy, range.param.data<bf16>() + i, count);
         } else {
-          theta = param.data<float>() + i;
+          theta = range.param.data<float>() + i;
         }
-        kernels.adamw(theta, m.data<float>() + i, v.data<float>() + i, grad.data<T>() + i, count,
-                      factors);
+        kernels.adamw(theta, range.m.data<float>() + i, range.v.data<float>() + i,
+                      range.grad.data<T>() + i, count, factors);
         if (rounded) {
-          kernels.round_stochastically(param.data<bf16>() + i, theta, count, block->seed,
-                                       first_index + i, block->step);
-        } else if (master) {
-          std::copy_n(theta, count, param.data<float>() + i);
+          kernels.round_stochastically(range.param.data<bf16>() + i, theta, count, block.seed,
+                                       range.first_index + i, block.step);
+        } else if (range.master) {
+          std::copy_n(theta, count, range.param.data<float>() + i);
         }
       }
     });
   });
+}
+
+}  // namespace
+
+void adamw_update(Stream& stream, std::span<const AdamWRange> ranges, const StepBlock* block,
+                  const AdamWOptions& options) {
+  for (const AdamWRange& range : ranges) check_adamw(range);
+  if (block->skip != kNoSkip) return;
+  const cpu::AdamWFactors factors = factors_of(*block, options);
+  for (const AdamWRange& range : ranges) update(stream, range, *block, factors);
 }
 
 }  // namespace llmc

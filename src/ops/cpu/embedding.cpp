@@ -4,15 +4,14 @@
 
 #include "core/cpu/parallel.h"
 #include "llmc/core/error.h"
-#include "ops/check.h"
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/kernels/elementwise_kernels.h"
+#include "ops/embedding_check.h"
 
 namespace llmc {
 namespace {
 
-void expect_tokens(const char* op, const Tensor& tokens, const Shape& shape, std::int64_t rows) {
-  expect(op, "tokens", tokens, DType::kI32, shape);
+void expect_tokens(const char* op, const Tensor& tokens, std::int64_t rows) {
   const auto* const token = tokens.data<std::int32_t>();
   for (std::int64_t i = 0; i < tokens.numel(); ++i) {
     if (token[i] < 0 || token[i] >= rows) {
@@ -26,23 +25,14 @@ void expect_tokens(const char* op, const Tensor& tokens, const Shape& shape, std
 void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, const Tensor& wte,
                        const Tensor& wpe, std::int64_t first_position) {
   constexpr const char* kOp = "embedding_forward";
+  const auto sizes = check_embedding_forward(kOp, out, tokens, wte, wpe, first_position);
+  const std::int64_t L = sizes.T;
+  const std::int64_t C = sizes.C;
+  expect_tokens(kOp, tokens, wte.dim(0));
   cpu::with_float_type(kOp, "wte", wte, [&]<class T>(std::type_identity<T>) {
-    expect(kOp, "tokens", tokens, DType::kI32, tokens.shape());
-    const std::int64_t B = tokens.dim(0);
-    const std::int64_t L = tokens.dim(1);
-    const std::int64_t C = wte.dim(1);
-    expect_tokens(kOp, tokens, {B, L}, wte.dim(0));
-    expect(kOp, "out", out, wte.dtype(), {B, L, C});
-    if (wpe) {
-      expect(kOp, "wpe", wpe, wte.dtype(), {wpe.dim(0), C});
-      if (first_position < 0 || first_position + L > wpe.dim(0)) {
-        fail(ErrorKind::kInput, kOp, "positions: expected at most ", wpe.dim(0), ", got ",
-             first_position, " to ", first_position + L);
-      }
-    }
     const auto* const token = tokens.data<std::int32_t>();
     const auto& kernels = cpu::elementwise_kernels<T>(stream.impl().isa);
-    cpu::parallel_for(stream.impl(), B * L, [&](std::int64_t begin, std::int64_t end) {
+    cpu::parallel_for(stream.impl(), sizes.B * L, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const from = wte.data<T>() + token[row] * C;
         if (wpe) {
@@ -64,14 +54,13 @@ std::int64_t embedding_backward_scratch(const Stream&, std::int64_t /*batch*/,
 void embedding_backward(Stream& stream, const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
                         const Tensor& tokens, const Tensor& /*scratch*/, bool accumulate) {
   constexpr const char* kOp = "embedding_backward";
+  const auto sizes = check_embedding_backward(kOp, dwte, dwpe, dout, tokens);
+  const std::int64_t B = sizes.B;
+  const std::int64_t L = sizes.T;
+  const std::int64_t C = sizes.C;
+  expect_tokens(kOp, tokens, dwte.dim(0));
+  const std::int64_t positions = dwpe ? dwpe.dim(0) : 0;
   cpu::with_float_type(kOp, "dout", dout, [&]<class T>(std::type_identity<T>) {
-    const std::int64_t B = dout.dim(0);
-    const std::int64_t L = dout.dim(1);
-    const std::int64_t C = dout.dim(2);
-    expect(kOp, "dwte", dwte, DType::kF32, {dwte.dim(0), C});
-    expect_tokens(kOp, tokens, {B, L}, dwte.dim(0));
-    const std::int64_t positions = dwpe ? dwpe.dim(0) : 0;
-    if (dwpe) expect(kOp, "dwpe", dwpe, DType::kF32, {std::max(L, positions), C});
     const auto* const token = tokens.data<std::int32_t>();
     const T* const gradient = dout.data<T>();
     const auto& kernels = cpu::elementwise_kernels<T>(stream.impl().isa);

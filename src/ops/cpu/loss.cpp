@@ -5,9 +5,9 @@
 
 #include "core/cpu/parallel.h"
 #include "llmc/core/error.h"
-#include "ops/check.h"
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/kernels/loss_kernels.h"
+#include "ops/loss_check.h"
 
 namespace llmc {
 namespace {
@@ -28,21 +28,11 @@ void set(bf16* p, double x) {
 /// The loss of every row; logits turn into their gradient, scaled by *dloss, unless it is null.
 void cross_entropy(const char* op, Stream& stream, const Tensor& losses, const Tensor& logits,
                    const Tensor& targets, std::int64_t V, const float* dloss, StepBlock* block) {
-  expect_float(op, "logits", logits);
-  const std::int64_t R = logits.dim(0);
-  const std::int64_t Vp = logits.dim(1);
-  expect(op, "logits", logits, logits.dtype(), {R, Vp});
-  expect_count(op, "losses", losses, DType::kF32, R);
-  expect_count(op, "targets", targets, DType::kI32, R);
-  constexpr std::int64_t kMaxV = 1000000;
-  static_assert((kMaxV + kMaxV / cpu::kLossBlock + 1) * sizeof(float) <=
+  const LossSizes sizes = check_cross_entropy(op, losses, logits, targets, V);
+  const std::int64_t R = sizes.rows;
+  const std::int64_t Vp = sizes.padded_vocab_size;
+  static_assert((kMaxVocabulary + kMaxVocabulary / cpu::kLossBlock + 1) * sizeof(float) <=
                 cpu::kThreadWorkspaceBytes);
-  if (V > kMaxV) {
-    fail(ErrorKind::kInput, op, "vocab_size: expected at most ", kMaxV, ", got ", V);
-  }
-  if (V < 1 || V > Vp) {
-    fail(ErrorKind::kInput, op, "vocab_size: expected 1 to ", Vp, ", got ", V);
-  }
   const auto* const target = targets.data<std::int32_t>();
   for (std::int64_t r = 0; r < R; ++r) {
     if (target[r] < -1 || target[r] >= V) {

@@ -67,7 +67,8 @@ bool aligned_rows(std::int64_t columns, const Pointers*... pointers) {
 }
 
 /// The same value in every lane of a warp. Lanes are added in a fixed order.
-__device__ inline float warp_sum(float x) {
+template <class X>
+__device__ X warp_sum(X x) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -84,8 +85,8 @@ __device__ inline float warp_max(float x) {
 
 /// The same value in every thread of a block of kThreads threads, added in a fixed order.
 /// `partials`: shared memory of kThreads / kWarp values; may be reused after the next barrier.
-template <int kThreads>
-__device__ float block_sum(float x, float* partials) {
+template <int kThreads, class X>
+__device__ X block_sum(X x, X* partials) {
   static_assert(kThreads % kWarp == 0);
   x = warp_sum(x);
   if constexpr (kThreads == kWarp) return x;
@@ -93,7 +94,7 @@ __device__ float block_sum(float x, float* partials) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (lane == 0) partials[warp] = x;
   __syncthreads();
-  return warp_sum(lane < kThreads / kWarp ? partials[lane] : 0.0f);
+  return warp_sum(lane < kThreads / kWarp ? partials[lane] : X{});
 }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
