@@ -145,7 +145,8 @@ struct AttentionTensors {
         out(make.f32({B, T, kHeads, kHeadSize})),
         dout(make.f32(out.shape())),
         lse(make.f32({B, kHeads, T})),
-        scratch(make.u8(attention_backward_scratch(stream, B, kHeads, T, kHeadSize))) {}
+        scratch(make.u8(
+            attention_backward_scratch(stream, DType::kF32, B, T, kHeads, kHeads, kHeadSize))) {}
   Tensor qkv, dqkv, out, dout, lse, scratch;
 };
 

@@ -43,10 +43,10 @@ CausalSelfAttention::CausalSelfAttention(LayerPlan& plan, const std::string& nam
                                         {plan.batch, sizes.n_head, plan.tokens});
   dqkv_ = plan.activations.share("dwide", plan.dtype(), qkv_shape);
   dheads_ = plan.activations.share("dheads", plan.dtype(), heads_shape);
-  scratch_ =
-      plan.activations.share("scratch", DType::kU8,
-                             {attention_backward_scratch(plan.stream, plan.batch, sizes.n_head,
-                                                         plan.tokens, sizes.head_dim)});
+  scratch_ = plan.activations.share(
+      "scratch", DType::kU8,
+      {attention_backward_scratch(plan.stream, plan.dtype(), plan.batch, plan.tokens, sizes.n_head,
+                                  sizes.n_kv_head, sizes.head_dim)});
 }
 
 Tensor CausalSelfAttention::qkv(const LayerContext& context, const Tensor& in) const {

@@ -27,6 +27,11 @@ TestTensor some_qkv(Stream& stream, DType dtype, const AttentionSizes& s) {
   return TestTensor::random(stream, dtype, {s.B, s.T, s.heads(), s.HS}, 5, 1.5);
 }
 
+TestTensor backward_scratch(Stream& stream, DType dtype, const AttentionSizes& s) {
+  return TestTensor::scratch(
+      stream, attention_backward_scratch(stream, dtype, s.B, s.T, s.NH, s.NKV, s.HS));
+}
+
 std::string name_of(const AttentionSizes& s) {
   return concat("B ", s.B, " T ", s.T, " NH ", s.NH, " NKV ", s.NKV, " HS ", s.HS);
 }
@@ -64,8 +69,7 @@ TEST_P(Attention, Backward) {
       const TestTensor lse(stream, DType::kF32, {s.B, s.NH, s.T});
       attention_forward(stream, out, lse, qkv, s.NKV, scale_of(s));
       const auto dqkv = TestTensor::nan(stream, dtype, qkv->shape());
-      const auto scratch =
-          TestTensor::scratch(stream, attention_backward_scratch(stream, s.B, s.NH, s.T, s.HS));
+      const auto scratch = backward_scratch(stream, dtype, s);
       attention_backward(stream, dqkv, dout, qkv, out, lse, scratch, s.NKV, scale_of(s));
       const Values dy = dout.values();
       const Values x = qkv.values();
@@ -159,8 +163,7 @@ TEST_P(Attention, ThreadsDoNotChangeBits) {
       const TestTensor out(stream, dtype, {s.B, s.T, s.NH, s.HS});
       const TestTensor lse(stream, DType::kF32, {s.B, s.NH, s.T});
       const TestTensor dqkv(stream, dtype, qkv->shape());
-      const auto scratch =
-          TestTensor::scratch(stream, attention_backward_scratch(stream, s.B, s.NH, s.T, s.HS));
+      const auto scratch = backward_scratch(stream, dtype, s);
       attention_forward(stream, out, lse, qkv, s.NKV, scale_of(s));
       attention_backward(stream, dqkv, dout, qkv, out, lse, scratch, s.NKV, scale_of(s));
       return bytes_of(out, lse, dqkv);

@@ -22,7 +22,7 @@ namespace llmc {
 struct LayerPlan {
   ParameterSet& parameters;
   ActivationSet& activations;
-  const Stream& stream;  ///< the stream they will run on, asked for sizes of scratch
+  Stream& stream;        ///< the stream they will run on, asked for sizes of scratch
   std::int64_t batch;    ///< largest B
   std::int64_t tokens;   ///< largest T
   bool training = true;  ///< a backward pass will follow

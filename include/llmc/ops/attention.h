@@ -20,10 +20,10 @@ std::int64_t attention_max_head_size();
 void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& qkv,
                        std::int64_t n_kv_head, float scale);
 
-/// Bytes of scratch that attention_backward needs.
-std::int64_t attention_backward_scratch(const Stream& stream, std::int64_t batch,
-                                        std::int64_t n_head, std::int64_t tokens,
-                                        std::int64_t head_size);
+/// Bytes of scratch that attention_backward needs for tensors of `dtype`.
+std::int64_t attention_backward_scratch(Stream& stream, DType dtype, std::int64_t batch,
+                                        std::int64_t tokens, std::int64_t n_head,
+                                        std::int64_t n_kv_head, std::int64_t head_size);
 
 /// dqkv: (B, T, NH + 2·NKV, HS), overwritten; dout, out: (B, T, NH, HS); lse: (B, NH, T) f32;
 /// scratch: u8.

@@ -107,9 +107,9 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
   });
 }
 
-std::int64_t attention_backward_scratch(const Stream& stream, std::int64_t /*batch*/,
-                                        std::int64_t /*n_head*/, std::int64_t tokens,
-                                        std::int64_t head_size) {
+std::int64_t attention_backward_scratch(Stream& stream, DType /*dtype*/, std::int64_t /*batch*/,
+                                        std::int64_t tokens, std::int64_t /*n_head*/,
+                                        std::int64_t /*n_kv_head*/, std::int64_t head_size) {
   return stream.device().threads() * sequence_floats(tokens, head_size) *
          static_cast<std::int64_t>(sizeof(float));
 }
@@ -124,7 +124,8 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
     expect(kOp, "dout", dout, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
     expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
     expect(kOp, "lse", lse, DType::kF32, {h.B, h.NH, h.T});
-    expect_scratch(kOp, scratch, attention_backward_scratch(stream, h.B, h.NH, h.T, h.HS));
+    expect_scratch(kOp, scratch,
+                   attention_backward_scratch(stream, qkv.dtype(), h.B, h.T, h.NH, h.NKV, h.HS));
     const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
     cpu::parallel_items(stream.impl(), h.B * h.NKV, [&](std::int64_t item, int thread) {
       const std::int64_t kv = item % h.NKV;
