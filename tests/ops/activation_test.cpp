@@ -109,9 +109,8 @@ TEST_P(Activation, AddAlsoInPlace) {
 
 TEST_P(Activation, ConvertRoundsToNearestEvenAndKeepsSpecialValues) {
   Stream stream = open();
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInf = std::numeric_limits<double>::infinity();
-  Values values = {1.00390625, 1.01171875, -1.00390625, 1e-45, 3.4e38, kInf, -kInf, -0.0, kNan};
+  Values values = {1.00390625, 1.01171875, -1.00390625, 1e-45, 3.4e38, kInf, -kInf, -0.0};
   Stream draws = open(1);
   const Values noise = TestTensor::random(draws, DType::kF32, {1001}, 3).values();
   values.insert(values.end(), noise.begin(), noise.end());
@@ -124,14 +123,52 @@ TEST_P(Activation, ConvertRoundsToNearestEvenAndKeepsSpecialValues) {
 
   const TestTensor back(stream, DType::kF32, {n});
   convert(stream, back, half);
-  const Values widened = back.values();
-  const Values exact = half.values();
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    EXPECT_TRUE(widened[i] == exact[i] || (std::isnan(widened[i]) && std::isnan(exact[i])));
-  }
+  EXPECT_EQ(back.values(), half.values());
   const TestTensor copy(stream, DType::kF32, {n});
   convert(stream, copy, f32);
   EXPECT_EQ(copy.bytes(), f32.bytes());
+
+  const auto nan = TestTensor::nan(stream, DType::kF32, {5});
+  const TestTensor half_nan(stream, DType::kBF16, {5});
+  const TestTensor nan_back(stream, DType::kF32, {5});
+  convert(stream, half_nan, nan);
+  convert(stream, nan_back, half_nan);
+  for (const double x : half_nan.values()) EXPECT_TRUE(std::isnan(x));
+  for (const double x : nan_back.values()) EXPECT_TRUE(std::isnan(x));
+}
+
+TEST_P(Activation, AddressesDoNotChangeBits) {
+  Stream stream = open();
+  constexpr std::int64_t kCount = 5003;
+  for (const DType dtype : kFloatTypes) {
+    const auto a = TestTensor::random(stream, dtype, {kCount}, 1);
+    const auto b = TestTensor::random(stream, dtype, {kCount}, 2);
+    const Tensor& whole_a = a;
+    const Tensor& whole_b = b;
+    const Tensor a1 = whole_a.flat(1, kCount - 1);
+    const Tensor b1 = whole_b.flat(1, kCount - 1);
+    const auto expect_same = [&](const auto& op) {
+      const TestTensor out(stream, dtype, {kCount});
+      const TestTensor shifted(stream, dtype, {kCount - 1});
+      op(out, whole_a, whole_b);
+      op(shifted, a1, b1);
+      const Values all = out.values();
+      EXPECT_EQ(shifted.values(), Values(all.begin() + 1, all.end()));
+    };
+    expect_same(
+        [&](const Tensor& out, const Tensor& x, const Tensor&) { gelu_forward(stream, out, x); });
+    expect_same([&](const Tensor& out, const Tensor& x, const Tensor& y) {
+      gelu_backward(stream, out, x, y);
+    });
+    expect_same(
+        [&](const Tensor& out, const Tensor& x, const Tensor& y) { add(stream, out, x, y); });
+    expect_same([&](const Tensor& out, const Tensor& x, const Tensor&) {
+      const TestTensor other(stream, dtype == DType::kF32 ? DType::kBF16 : DType::kF32,
+                             {out.numel()});
+      convert(stream, other, x);
+      convert(stream, out, other);
+    });
+  }
 }
 
 TEST_P(Activation, ThreadsDoNotChangeBits) {

@@ -1,6 +1,8 @@
 #include "llmc/ops/layernorm.h"
 
-#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "ops/isa_test.h"
 #include "support/oracle.h"
@@ -17,8 +19,9 @@ constexpr float kEps = 1e-5f;
 struct Sizes {
   std::int64_t N, C;
 };
-constexpr Sizes kSizes[] = {{1, 1},   {3, 1},   {1, 5},    {5, 16},    {7, 31},   {37, 64},
-                            {67, 97}, {4, 768}, {3, 1601}, {2, 12288}, {2100, 17}};
+constexpr Sizes kSizes[] = {{1, 1},     {3, 1},     {1, 5},      {5, 16},    {7, 31},
+                            {37, 64},   {67, 97},   {4, 768},    {3, 1601},  {2, 12288},
+                            {21, 4096}, {19, 5000}, {11, 12288}, {2, 40001}, {2100, 17}};
 
 /// What a layer norm works on. The mean is well away from zero.
 struct Case {
@@ -188,6 +191,94 @@ TEST_P(LayerNorm, ThreadsDoNotChangeBits) {
                          false, false);
       return bytes_of(out, mean, rstd, din, dweight, dbias);
     });
+  }
+}
+
+/// A copy of `t` that starts at element 1 of its memory, where no vector of elements is aligned.
+struct Shifted {
+  Shifted(Stream& stream, const TestTensor& t)
+      : memory(stream, t->dtype(), {t->numel() + 1}, moved(t.values())),
+        view(static_cast<const Tensor&>(memory).flat(1, t->numel()).view(t->shape())) {}
+
+  static Values moved(Values values) {
+    values.insert(values.begin(), 0.0);
+    return values;
+  }
+  /// The bytes of the view.
+  std::vector<std::uint8_t> bytes() const {
+    std::vector<std::uint8_t> all = memory.bytes();
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(size_of(view.dtype())));
+    return all;
+  }
+
+  TestTensor memory;
+  Tensor view;
+};
+
+TEST_P(LayerNorm, AddressesDoNotChangeBits) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const Sizes& s : {Sizes{37, 64}, Sizes{9, 1600}, Sizes{5, 5120}, Sizes{3, 40000}}) {
+      SCOPED_TRACE(concat(name_of(dtype), " ", s.N, "x", s.C));
+      const Case c(stream, dtype, dtype, s);
+      const TestTensor sum(stream, dtype, {s.N, s.C});
+      const TestTensor out(stream, dtype, {s.N, s.C});
+      const TestTensor mean(stream, DType::kF32, {s.N});
+      const TestTensor rstd(stream, DType::kF32, {s.N});
+      const TestTensor dweight(stream, DType::kF32, {s.C});
+      const TestTensor dbias(stream, DType::kF32, {s.C});
+      const auto scratch =
+          TestTensor::scratch(stream, layernorm_backward_scratch(stream, s.N, s.C));
+      const Shifted in(stream, c.in), dout(stream, c.dout), weight(stream, c.weight);
+      const Shifted bias(stream, c.bias), sum1(stream, sum), out1(stream, out);
+      const Shifted mean1(stream, mean), rstd1(stream, rstd), dweight1(stream, dweight);
+      const Shifted dbias1(stream, dbias);
+
+      residual_layernorm_forward(stream, sum, out, mean, rstd, c.in, c.dout, c.weight, c.bias,
+                                 kEps);
+      residual_layernorm_forward(stream, sum1.view, out1.view, mean1.view, rstd1.view, in.view,
+                                 dout.view, weight.view, bias.view, kEps);
+      EXPECT_EQ(sum1.bytes(), sum.bytes());
+      EXPECT_EQ(out1.bytes(), out.bytes());
+      EXPECT_EQ(mean1.bytes(), mean.bytes());
+      EXPECT_EQ(rstd1.bytes(), rstd.bytes());
+      layernorm_forward(stream, out1.view, {}, {}, sum, c.weight, c.bias, kEps);
+      EXPECT_EQ(out1.bytes(), out.bytes());
+
+      layernorm_backward(stream, out, dweight, dbias, c.dout, sum, c.weight, mean, rstd, scratch,
+                         true, true);
+      layernorm_backward(stream, out1.view, dweight1.view, dbias1.view, dout.view, sum1.view,
+                         weight.view, mean1.view, rstd1.view, scratch, true, true);
+      EXPECT_EQ(out1.bytes(), out.bytes());
+      EXPECT_EQ(dweight1.bytes(), dweight.bytes());
+      EXPECT_EQ(dbias1.bytes(), dbias.bytes());
+    }
+  }
+}
+
+TEST_P(LayerNorm, RepeatsBitForBit) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const Sizes& s : {Sizes{3001, 768}, Sizes{300, 4104}}) {
+      const Case c(stream, dtype, dtype, s);
+      const TestTensor out(stream, dtype, {s.N, s.C});
+      const TestTensor mean(stream, DType::kF32, {s.N});
+      const TestTensor rstd(stream, DType::kF32, {s.N});
+      const TestTensor din(stream, dtype, {s.N, s.C});
+      const TestTensor dweight(stream, DType::kF32, {s.C});
+      const TestTensor dbias(stream, DType::kF32, {s.C});
+      const auto scratch =
+          TestTensor::scratch(stream, layernorm_backward_scratch(stream, s.N, s.C));
+      std::vector<std::uint8_t> first;
+      for (int run = 0; run < 3; ++run) {
+        layernorm_forward(stream, out, mean, rstd, c.in, c.weight, c.bias, kEps);
+        layernorm_backward(stream, din, dweight, dbias, c.dout, c.in, c.weight, mean, rstd, scratch,
+                           false, false);
+        const auto bytes = bytes_of(out, mean, rstd, din, dweight, dbias);
+        if (run == 0) first = bytes;
+        EXPECT_TRUE(bytes == first) << name_of(dtype) << ", run " << run;
+      }
+    }
   }
 }
 

@@ -8,29 +8,26 @@
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/kernels/elementwise_kernels.h"
 #include "ops/cpu/kernels/layernorm_kernels.h"
+#include "ops/layernorm_check.h"
 
 namespace llmc {
 namespace {
 
 /// fp32 values of a weight or bias: in place, or converted into the shared workspace, of which
 /// `slot` takes a half. Null for an empty tensor.
-const float* as_f32(Stream& stream, const char* op, const char* name, const Tensor& values,
-                    std::int64_t C, int slot) {
+const float* as_f32(Stream& stream, const char* op, const Tensor& values, int slot) {
   if (values.empty()) return nullptr;
-  expect_float(op, name, values);
-  expect(op, name, values, values.dtype(), {C});
   if (values.dtype() == DType::kF32) return values.data<float>();
   constexpr auto kHalf = static_cast<std::int64_t>(cpu::kSharedWorkspaceBytes / 2 / sizeof(float));
+  const std::int64_t C = values.numel();
   if (C > kHalf) fail(ErrorKind::kInput, op, "C: expected at most ", kHalf, ", got ", C);
   float* const out = static_cast<float*>(stream.impl().shared_workspace.data()) + slot * kHalf;
   cpu::elementwise_kernels<bf16>(stream.impl().isa).widen(out, values.data<bf16>(), C);
   return out;
 }
 
-float* statistic(const char* op, const char* name, const Tensor& tensor, std::int64_t rows) {
-  if (tensor.empty()) return nullptr;
-  expect_count(op, name, tensor, DType::kF32, rows);
-  return tensor.data<float>();
+float* statistic(const Tensor& tensor) {
+  return tensor.empty() ? nullptr : tensor.data<float>();
 }
 
 float* offset(float* p, std::int64_t n) {
@@ -53,15 +50,12 @@ std::int64_t parts_of(std::int64_t rows) {
 void layernorm_forward(Stream& stream, const Tensor& out, const Tensor& mean, const Tensor& rstd,
                        const Tensor& in, const Tensor& weight, const Tensor& bias, float eps) {
   constexpr const char* kOp = "layernorm_forward";
-  cpu::with_float_type(kOp, "in", in, [&]<class T>(std::type_identity<T>) {
-    const std::int64_t C = in.dim(-1);
-    const std::int64_t rows = expect_rows(kOp, "in", in, C);
-    expect_count(kOp, "out", out, in.dtype(), in.numel());
-    expect_float(kOp, "weight", weight);
-    const float* const w = as_f32(stream, kOp, "weight", weight, C, 0);
-    const float* const b = as_f32(stream, kOp, "bias", bias, C, 1);
-    float* const m = statistic(kOp, "mean", mean, rows);
-    float* const r = statistic(kOp, "rstd", rstd, rows);
+  const auto [rows, C] = check_layernorm_forward(kOp, out, mean, rstd, in, weight, bias);
+  cpu::with_float_type(kOp, "in", in, [&, rows = rows, C = C]<class T>(std::type_identity<T>) {
+    const float* const w = as_f32(stream, kOp, weight, 0);
+    const float* const b = as_f32(stream, kOp, bias, 1);
+    float* const m = statistic(mean);
+    float* const r = statistic(rstd);
     const auto& kernels = cpu::layernorm_kernels<T>(stream.impl().isa);
     cpu::parallel_for(stream.impl(), rows, [&](std::int64_t begin, std::int64_t end) {
       kernels.forward(out.data<T>() + begin * C, offset(m, begin), offset(r, begin),
@@ -75,17 +69,13 @@ void residual_layernorm_forward(Stream& stream, const Tensor& sum, const Tensor&
                                 const Tensor& b, const Tensor& weight, const Tensor& bias,
                                 float eps) {
   constexpr const char* kOp = "residual_layernorm_forward";
-  cpu::with_float_type(kOp, "a", a, [&]<class T>(std::type_identity<T>) {
-    const std::int64_t C = a.dim(-1);
-    const std::int64_t rows = expect_rows(kOp, "a", a, C);
-    expect_count(kOp, "b", b, a.dtype(), a.numel());
-    expect_count(kOp, "sum", sum, a.dtype(), a.numel());
-    expect_count(kOp, "out", out, a.dtype(), a.numel());
-    expect_float(kOp, "weight", weight);
-    const float* const w = as_f32(stream, kOp, "weight", weight, C, 0);
-    const float* const shift = as_f32(stream, kOp, "bias", bias, C, 1);
-    float* const m = statistic(kOp, "mean", mean, rows);
-    float* const r = statistic(kOp, "rstd", rstd, rows);
+  const auto [rows, C] =
+      check_residual_layernorm_forward(kOp, sum, out, mean, rstd, a, b, weight, bias);
+  cpu::with_float_type(kOp, "a", a, [&, rows = rows, C = C]<class T>(std::type_identity<T>) {
+    const float* const w = as_f32(stream, kOp, weight, 0);
+    const float* const shift = as_f32(stream, kOp, bias, 1);
+    float* const m = statistic(mean);
+    float* const r = statistic(rstd);
     const auto& kernels = cpu::layernorm_kernels<T>(stream.impl().isa);
     cpu::parallel_for(stream.impl(), rows, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t at = begin * C;
@@ -105,18 +95,11 @@ void layernorm_backward(Stream& stream, const Tensor& din, const Tensor& dweight
                         const Tensor& weight, const Tensor& mean, const Tensor& rstd,
                         const Tensor& scratch, bool add_to_input, bool accumulate) {
   constexpr const char* kOp = "layernorm_backward";
-  cpu::with_float_type(kOp, "in", in, [&]<class T>(std::type_identity<T>) {
-    const std::int64_t C = in.dim(-1);
-    const std::int64_t rows = expect_rows(kOp, "in", in, C);
-    expect_count(kOp, "din", din, in.dtype(), in.numel());
-    expect_count(kOp, "dout", dout, in.dtype(), in.numel());
-    expect(kOp, "dweight", dweight, DType::kF32, {C});
-    if (dbias) expect(kOp, "dbias", dbias, DType::kF32, {C});
-    expect_count(kOp, "mean", mean, DType::kF32, rows);
-    expect_count(kOp, "rstd", rstd, DType::kF32, rows);
-    expect_scratch(kOp, scratch, layernorm_backward_scratch(stream, rows, C));
-    expect_float(kOp, "weight", weight);
-    const float* const w = as_f32(stream, kOp, "weight", weight, C, 0);
+  const auto [rows, C] =
+      check_layernorm_backward(kOp, din, dweight, dbias, dout, in, weight, mean, rstd);
+  expect_scratch(kOp, scratch, layernorm_backward_scratch(stream, rows, C));
+  cpu::with_float_type(kOp, "in", in, [&, rows = rows, C = C]<class T>(std::type_identity<T>) {
+    const float* const w = as_f32(stream, kOp, weight, 0);
 
     const std::int64_t parts = parts_of(rows);
     const std::int64_t per_part = rows_per_part(rows);
