@@ -2,10 +2,15 @@
 # linked privately and never reaches those who use the library.
 add_library(llmc_compile_options INTERFACE)
 target_compile_features(llmc_compile_options INTERFACE cxx_std_20)
+set(llmc_warnings -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+if(LLMC_WERROR)
+  list(APPEND llmc_warnings -Werror)
+endif()
+string(REPLACE ";" "," llmc_host_warnings "${llmc_warnings}")
 target_compile_options(llmc_compile_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-  $<$<CXX_COMPILER_ID:Clang,AppleClang>:-Wno-pass-failed>
-  $<$<BOOL:${LLMC_WERROR}>:-Werror>)
+  "$<$<COMPILE_LANGUAGE:CXX>:${llmc_warnings};-Wpedantic>"
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang,AppleClang>:-Wno-pass-failed>
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=${llmc_host_warnings}>")
 
 if(LLMC_SANITIZE)
   target_compile_options(llmc_compile_options INTERFACE

@@ -13,7 +13,11 @@ endmacro()
 
 find_package(Threads REQUIRED)
 
-if(LLMC_OPENMP)
+if(LLMC_BACKEND STREQUAL "cuda")
+  find_package(CUDAToolkit 12.4 REQUIRED)
+endif()
+
+if(LLMC_BACKEND STREQUAL "cpu" AND LLMC_OPENMP)
   find_package(OpenMP COMPONENTS CXX)
   if(NOT OpenMP_CXX_FOUND)
     message(WARNING "OpenMP not found: the CPU backend will use one thread. "

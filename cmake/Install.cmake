@@ -1,7 +1,7 @@
 include(CMakePackageConfigHelpers)
 
 set(LLMC_USES_OPENMP FALSE)
-if(LLMC_OPENMP AND OpenMP_CXX_FOUND)
+if(OpenMP_CXX_FOUND)
   set(LLMC_USES_OPENMP TRUE)
 endif()
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/llmc)

@@ -27,7 +27,10 @@ llmc_summary_row("compiler" TRUE "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_
 llmc_summary_row("build type" TRUE "${CMAKE_BUILD_TYPE}" "" "")
 llmc_summary_row("backend" TRUE "${LLMC_BACKEND}" "" "")
 llmc_summary_row("communicator" TRUE "${LLMC_COMM}" "" "")
-if(LLMC_OPENMP)
+if(LLMC_BACKEND STREQUAL "cuda")
+  llmc_summary_row("CUDA" TRUE
+                   "${CUDAToolkit_VERSION}, for compute capability ${CMAKE_CUDA_ARCHITECTURES}" "" "")
+elseif(LLMC_OPENMP)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     set(package libomp-dev)
   else()

@@ -111,7 +111,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
   const std::string hash = tokenizer ? tokenizer->hash() : llmc::tokenizer_hash(loader);
   if (!hash.empty()) llmc::check_tokenizer(files, hash);
   for (const auto& file : files) llmc::TokenFile readable(file);
-  const auto device = llmc::Device::open({static_cast<int>(options->threads), "auto"});
+  const auto device = llmc::Device::open({.threads = static_cast<int>(options->threads)});
   llmc::TransformerOptions model_options;
   model_options.micro_batch = options->micro_batch;
   model_options.seq_len = options->seq_len;

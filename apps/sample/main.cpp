@@ -94,7 +94,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
                loader.source().string(), " comes without");
   }
   llmc::validate(sample_options(*options, *tokenizer));
-  const auto device = llmc::Device::open({static_cast<int>(options->threads), "auto"});
+  const auto device = llmc::Device::open({.threads = static_cast<int>(options->threads)});
   llmc::TransformerOptions model_options;
   model_options.dtype = loader.dtype();
   model_options.training = false;

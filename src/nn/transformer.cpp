@@ -1,6 +1,7 @@
 #include "llmc/nn/transformer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,20 @@ TransformerOptions checked(TransformerOptions options, const ModelConfig& config
          config.block_size, ", got ", options.seq_len);
   }
   return options;
+}
+
+/// Where `count` bf16 wait to be widened into the floats they share memory with.
+std::byte* upper_half(float* values, std::int64_t count) {
+  return reinterpret_cast<std::byte*>(values) + static_cast<std::size_t>(count) * sizeof(bf16);
+}
+
+void widen_in_place(float* values, std::int64_t count) {
+  const std::byte* low = upper_half(values, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    bf16 value;
+    std::memcpy(&value, low + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+    values[i] = to_f32(value);
+  }
 }
 
 struct Sizes {
@@ -96,7 +111,6 @@ struct Transformer::Impl {
   ActivationSet::Id last_hidden;                       // (B, C)
   ActivationSet::Id dresidual = ActivationSet::kNone;  // (B, T, C)
   ActivationSet::Id step_block, eval_block;
-  std::vector<bf16> host_row;  // of logits
 
   Sizes last;                    // of the last forward or evaluate
   bool awaits_backward = false;  // forward has run, backward has not
@@ -114,6 +128,7 @@ Transformer::Impl::Impl(const Device& opened, const ModelConfig& model,
       device(opened),
       stream(device),
       parameters(options.dtype, options.training, options.ranks) {
+  stream.allow_tf32(options.tf32);
   LayerPlan plan{.parameters = parameters,
                  .activations = activations,
                  .stream = stream,
@@ -225,15 +240,14 @@ void Transformer::Impl::logits_to_host(std::span<float> out, const Tensor& in) {
     const std::int64_t end = std::min(rows, begin + head->chunk_rows());
     const Tensor chunk = head->chunk_logits(ctx, end - begin);
     head->logits(ctx, chunk, in.rows(begin, end));
-    for (std::int64_t r = 0; r < end - begin; ++r, to += V) {
-      const Tensor row = chunk.flat(r * chunk.dim(1), V);
-      if (row.dtype() == DType::kF32) {
-        copy_to_host(stream, to, row);
-      } else {
-        copy_to_host(stream, host_row.data(), row);
-        std::transform(host_row.begin(), host_row.end(), to, to_f32);
-      }
+    const std::int64_t count = (end - begin) * V;
+    if (chunk.dtype() == DType::kF32) {
+      copy_columns_to_host(stream, to, chunk, V);
+    } else {
+      copy_columns_to_host(stream, upper_half(to, count), chunk, V);
+      widen_in_place(to, count);
     }
+    to += count;
   }
 }
 
@@ -276,9 +290,6 @@ void Transformer::allocate() {
   m.arena.allocate(m.device);
   m.parameters.bind(m.arena);
   m.activations.bind(m.arena);
-  if (m.options.dtype == DType::kBF16) {
-    m.host_row.resize(static_cast<std::size_t>(m.config.vocab_size));
-  }
   const StepBlock empty{};
   copy_from_host(m.stream, m.activations.get(m.step_block), &empty);
 }

@@ -32,18 +32,26 @@ std::vector<ConfigOption> make_options() {
        "an llm.c model file (.bin). Files also give the sizes."},
       {"seed", "model", &C::seed, {0, 4294967295.0}, {}, "",
        "Seed of the initial weights, the shuffle and the samples."},
-      {"precision", "model", &C::precision, {}, {"fp32", "bf16"}, "",
-       "Type of parameters and activations. With bf16, fp32 master weights are kept."},
+      {"precision", "model", &C::precision, {}, {"fp32", "tf32", "bf16"}, "",
+       "Type of parameters and activations. tf32: fp32 whose matrix products round their inputs to "
+       "10 bits, on GPUs."},
+      {"master_weights", "model", &C::master_weights, {}, {}, "",
+       "With bf16, keep the exact weights in fp32 besides. false: updates are rounded into the bf16 "
+       "weights stochastically, which saves 4 bytes a parameter."},
       {"recompute", "model", &C::recompute, {}, {"none", "gelu", "gelu+norm", "block"}, "",
        "What the backward pass computes again instead of keeping it: saves memory, costs time, "
        "changes no bits."},
-      {"device", "model", &C::device, {}, {"cpu"}, "",
-       "Where to compute; must be what the build offers."},
+      {"device", "model", &C::device, {}, {"auto", "cpu", "cuda"}, "",
+       "Where to compute; must be what the build offers. auto: that. A GPU is chosen by "
+       "CUDA_VISIBLE_DEVICES.", kFree},
       {"threads", "model", &C::threads, {0, 1024}, {}, "threads",
        "Compute threads; results do not depend on it. 0: OMP_NUM_THREADS if set, else the "
        "processors this process may use.", kFree},
       {"isa", "model", &C::isa, {}, {"auto", "portable", "avx2", "avx512"}, "",
        "Instruction set of the CPU kernels. auto: the best this processor has."},
+      {"tune_matmul", "model", &C::tune_matmul, {}, {}, "",
+       "GPU: time several algorithms of each matrix product when it first occurs, and remember the "
+       "fastest. false: take the vendor library's choice."},
 
       {"train_data", "data", &C::train_data, {}, {}, "",
        "Token files to train on, as a glob pattern."},

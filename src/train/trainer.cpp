@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <exception>
 
 #include "llmc/core/error.h"
@@ -44,10 +45,6 @@ Schedule schedule_of(const TrainConfig& config, std::int64_t total_steps) {
   options.max_steps = total_steps;
   options.decay_fraction = config.decay_fraction;
   return Schedule(options);
-}
-
-Tensor bytes_of(void* data, std::size_t bytes) {
-  return Tensor(data, DType::kU8, {static_cast<std::int64_t>(bytes)});
 }
 
 // Doubles go into checkpoints as text that reads back to the same bits.
@@ -193,8 +190,7 @@ void Trainer::warn_of_useless_options() const {
 }
 
 void Trainer::snapshot_step() {
-  copy(model_.stream(), bytes_of(snapshot_.data(), sizeof(StepBlock)),
-       bytes_of(model_.step_block(), sizeof(StepBlock)));
+  snapshot_.start(model_.stream(), model_.step_block());
   pending_ = true;
 }
 
@@ -202,7 +198,7 @@ void Trainer::finish_pending() {
   if (!pending_) return;
   pending_ = false;
   StepBlock block;
-  copy_to_host(model_.stream(), &block, bytes_of(snapshot_.data(), sizeof(StepBlock)));
+  std::memcpy(&block, snapshot_.wait(), sizeof block);
   const double ms = pending_ms_.value_or(ms_since(step_began_));
   pending_ms_.reset();
   finish_step(block, ms);

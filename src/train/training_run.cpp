@@ -11,9 +11,15 @@ namespace fs = std::filesystem;
 namespace {
 
 DeviceOptions device_options(const TrainConfig& config) {
+  if (config.device != "auto" && config.device != backend_name()) {
+    fail(ErrorKind::kConfig, "train", "device: expected ", backend_name(),
+         ", which this program was built for, got ", config.device,
+         "; build another with -DLLMC_BACKEND=", config.device);
+  }
   DeviceOptions options;
   options.threads = static_cast<int>(config.threads);
   options.isa = config.isa;
+  options.tune_matmul = config.tune_matmul;
   return options;
 }
 
@@ -22,6 +28,7 @@ TransformerOptions model_options(const TrainConfig& config) {
   options.micro_batch = config.micro_batch;
   options.seq_len = config.seq_len;
   options.dtype = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
+  options.tf32 = config.precision == "tf32";
   options.recompute = recompute_from_name(config.recompute);
   return options;
 }
@@ -36,7 +43,7 @@ AdamW make_optimizer(const ParameterSet& parameters, const TrainConfig& config) 
   guard.grad_clip = static_cast<float>(config.grad_clip);
   guard.skip_loss_z = static_cast<float>(config.skip_loss_z);
   guard.skip_grad_z = static_cast<float>(config.skip_grad_z);
-  return AdamW(parameters, options, guard);
+  return AdamW(parameters, options, guard, config.master_weights);
 }
 
 DataLoaderOptions loader_options(const TrainConfig& config) {

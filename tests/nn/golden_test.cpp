@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,14 @@ ModelConfig config_of(const SafetensorsReader& file) {
                            number(file, "block_size"), number(file, "vocab_size"));
 }
 
+std::filesystem::path golden_file(const std::string& name) {
+  return std::filesystem::path(LLMC_GOLDEN_DIR) / (name + ".safetensors");
+}
+
 class Golden : public ::testing::TestWithParam<std::string> {
  protected:
   Golden()
-      : file_(std::string(LLMC_GOLDEN_DIR) + "/" + GetParam() + ".safetensors"),
+      : file_(golden_file(GetParam())),
         config_(config_of(file_)),
         B_(number(file_, "B")),
         T_(number(file_, "T")),
@@ -119,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(TinyGpt2, Golden, ::testing::Values("tiny_gpt2_a", "tin
                          [](const auto& test) { return test.param; });
 
 TEST(GoldenInit, WeightsOfASeed) {
-  SafetensorsReader file(std::string(LLMC_GOLDEN_DIR) + "/tiny_init.safetensors");
+  SafetensorsReader file(golden_file("tiny_init"));
   Transformer m(Device::open({.threads = 1}), config_of(file), {});
   m.allocate();
   m.init(static_cast<std::uint32_t>(number(file, "seed")));

@@ -1,12 +1,21 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "llmc/core/tensor.h"
 
 namespace llmc {
+
+/// "cpu" or "cuda": what this build computes on.
+std::string_view backend_name();
+
+/// Bytes of passing data, such as logits, that this backend works on best at a time: about a cache on
+/// the CPU, enough to keep every processor busy on a GPU.
+std::int64_t preferred_chunk_bytes();
 
 /// How to open a Device.
 struct DeviceOptions {
@@ -14,8 +23,15 @@ struct DeviceOptions {
   /// may run on. Ignored by GPU backends.
   int threads = 0;
   /// Instruction set of the CPU kernels: "auto" (the best this processor has), "portable", "avx2"
-  /// or "avx512". Ignored by GPU backends.
+  /// or "avx512". GPU backends take only "auto".
   std::string isa = "auto";
+  /// Number of the GPU among those that the process sees. The CPU backend takes only 0.
+  int gpu = 0;
+  /// GPU: time several algorithms for each shape of matrix product when it first occurs, and keep
+  /// the fastest. Without it the choice is the vendor library's, and the same everywhere.
+  bool tune_matmul = true;
+  /// GPU: file that remembers the timed choices from run to run. Empty: none.
+  std::string tuning_cache = {};
 };
 
 /// The processor that tensors live on and ops run on: the CPU, or one GPU, as the build's backend
@@ -25,7 +41,7 @@ class Device {
   /// Throws a config error for unusable options, a device error if there is no such device.
   static Device open(const DeviceOptions& options = {});
 
-  /// For people, for example "CPU, 2 threads, avx512".
+  /// For people, for example "CPU, 2 threads, avx512" or "NVIDIA H200".
   std::string name() const;
   int threads() const;
   /// Bytes that can still be allocated, as the system sees it now.
@@ -45,6 +61,9 @@ class Device {
 class Stream {
  public:
   explicit Stream(const Device& device);
+  /// GPU: queues on the caller's own cudaStream_t, which must be of that device and outlive this.
+  /// The CPU backend refuses it.
+  Stream(const Device& device, void* native);
   ~Stream();
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;
@@ -52,6 +71,11 @@ class Stream {
   const Device& device() const;
   /// Returns when all work queued so far is done. Throws what that work failed with.
   void synchronize();
+  /// GPU: the cudaStream_t, so that a caller can queue work of its own between ops. CPU: null.
+  void* native() const;
+  /// GPU: whether products of fp32 matrices may round their inputs to TF32 (10 bits of mantissa),
+  /// which is several times faster. Throws a config error where the device cannot.
+  void allow_tf32(bool allow);
   /// Bytes of workspace the Stream owns.
   std::size_t workspace_bytes() const;
 
@@ -80,10 +104,33 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
+/// A few bytes of device memory on their way to the host. Unlike copy_to_host, it waits for nothing
+/// that was queued later.
+class Readback {
+ public:
+  Readback(const Device& device, std::size_t bytes);
+  ~Readback();
+  Readback(Readback&&) noexcept;
+  Readback& operator=(Readback&&) noexcept;
+
+  /// Queues the copy of the bytes at src, device memory.
+  void start(Stream& stream, const void* src);
+  /// The bytes as they were when the Stream reached the copy; waits for that. Valid until the next
+  /// start.
+  const void* wait() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// Copies host memory to a tensor, `dst.bytes()` bytes. `src` may be reused on return.
 void copy_from_host(Stream& stream, const Tensor& dst, const void* src);
 /// Copies a tensor to host memory and waits for it.
 void copy_to_host(Stream& stream, void* dst, const Tensor& src);
+/// Copies the first `columns` elements of every row of a matrix to host memory, where the rows
+/// follow one another, and waits for it. src: (R, C), columns ≤ C.
+void copy_columns_to_host(Stream& stream, void* dst, const Tensor& src, std::int64_t columns);
 /// Copies between tensors of the same dtype and element count; they must not overlap.
 void copy(Stream& stream, const Tensor& dst, const Tensor& src);
 /// Sets every byte to zero.

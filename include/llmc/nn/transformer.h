@@ -24,7 +24,8 @@ struct TransformerOptions {
   Recompute recompute = Recompute::kNone;
   bool training = true;  ///< false: no gradients, and no activation outlives its layer
   int ranks = 1;         ///< buckets are padded so that this many ranks can cut them evenly
-  std::int64_t head_chunk_bytes = std::int64_t{64} << 20;  ///< logits that exist at once
+  bool tf32 = false;     ///< f32 only: products may round their inputs (Stream::allow_tf32)
+  std::int64_t head_chunk_bytes = preferred_chunk_bytes();  ///< logits that exist at once
 };
 
 /// Sum of losses over counted targets (those that are not −1).

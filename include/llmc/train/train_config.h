@@ -24,9 +24,11 @@ struct TrainConfig {
   std::int64_t seed = 42;
   std::string precision = "fp32";
   std::string recompute = "none";
-  std::string device = "cpu";
+  bool master_weights = true;
+  std::string device = "auto";
   std::int64_t threads = 0;
   std::string isa = "auto";
+  bool tune_matmul = true;
   // data
   std::string train_data;
   std::string val_data;

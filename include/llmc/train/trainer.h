@@ -115,7 +115,7 @@ class Trainer {
   Evaluator evaluator_;
   std::unique_ptr<Sampler> sampler_;
   Batch batch_;
-  Buffer snapshot_;  ///< the step block of the last queued step
+  Readback snapshot_;  ///< the step block of the last queued step
   bool pending_ = false;
 
   std::int64_t step_ = 0;  ///< queued

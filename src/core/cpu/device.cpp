@@ -8,7 +8,9 @@
 #include <new>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "core/copy_check.h"
 #include "core/cpu/device_impl.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/system_limits.h"
@@ -106,7 +108,19 @@ void for_byte_ranges(int threads, std::size_t bytes, const Fn& fn) {
 
 }  // namespace
 
+std::string_view backend_name() {
+  return "cpu";
+}
+
+std::int64_t preferred_chunk_bytes() {
+  return std::int64_t{64} << 20;
+}
+
 Device Device::open(const DeviceOptions& options) {
+  if (options.gpu != 0) {
+    fail(ErrorKind::kConfig, "device", "gpu: expected 0, as this build computes on the CPU, got ",
+         options.gpu);
+  }
   auto impl = std::make_shared<Impl>();
   impl->threads = thread_count(options.threads);
   impl->isa = chosen_isa(options.isa);
@@ -134,6 +148,11 @@ Stream::Impl::Impl(const Device& d)
       shared_workspace(d, cpu::kSharedWorkspaceBytes) {}
 
 Stream::Stream(const Device& device) : impl_(std::make_unique<Impl>(device)) {}
+Stream::Stream(const Device&, void*) {
+  fail(ErrorKind::kConfig, "device",
+       "a stream of the caller's: expected a GPU backend, got the CPU; build with "
+       "LLMC_BACKEND=cuda");
+}
 Stream::~Stream() = default;
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
@@ -142,6 +161,14 @@ const Device& Stream::device() const {
   return impl_->device;
 }
 void Stream::synchronize() {}  // CPU ops are done when they return.
+void* Stream::native() const {
+  return nullptr;
+}
+void Stream::allow_tf32(bool allow) {
+  if (!allow) return;
+  fail(ErrorKind::kConfig, "device",
+       "tf32: expected a GPU that has it, got the CPU; use fp32 or bf16");
+}
 std::size_t Stream::workspace_bytes() const {
   return impl_->workspace.bytes() + impl_->shared_workspace.bytes();
 }
@@ -177,6 +204,24 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   return *this;
 }
 
+struct Readback::Impl {
+  std::vector<std::byte> bytes;
+};
+
+Readback::Readback(const Device&, std::size_t bytes)
+    : impl_(std::make_unique<Impl>(Impl{std::vector<std::byte>(bytes)})) {}
+Readback::~Readback() = default;
+Readback::Readback(Readback&&) noexcept = default;
+Readback& Readback::operator=(Readback&&) noexcept = default;
+
+void Readback::start(Stream&, const void* src) {
+  std::memcpy(impl_->bytes.data(), src, impl_->bytes.size());
+}
+
+const void* Readback::wait() const {
+  return impl_->bytes.data();
+}
+
 void copy_from_host(Stream& stream, const Tensor& dst, const void* src) {
   for_byte_ranges(stream.impl().threads, dst.bytes(), [&](std::size_t begin, std::size_t count) {
     std::memcpy(at(dst.raw(), begin), static_cast<const std::byte*>(src) + begin, count);
@@ -189,11 +234,19 @@ void copy_to_host(Stream& stream, void* dst, const Tensor& src) {
   });
 }
 
+void copy_columns_to_host(Stream& stream, void* dst, const Tensor& src, std::int64_t columns) {
+  expect_columns(src, columns);
+  const auto row = static_cast<std::size_t>(columns) * size_of(src.dtype());
+  const auto stride = static_cast<std::size_t>(src.dim(1)) * size_of(src.dtype());
+  cpu::parallel_for(stream.impl(), src.dim(0), [&](std::int64_t begin, std::int64_t end) {
+    for (auto r = static_cast<std::size_t>(begin); r < static_cast<std::size_t>(end); ++r) {
+      std::memcpy(at(dst, r * row), at(src.raw(), r * stride), row);
+    }
+  });
+}
+
 void copy(Stream& stream, const Tensor& dst, const Tensor& src) {
-  if (dst.dtype() != src.dtype() || dst.numel() != src.numel()) {
-    fail(ErrorKind::kInput, "device", "copy: expected the same dtype and count, got ",
-         name_of(dst.dtype()), " ", dst.shape(), " from ", name_of(src.dtype()), " ", src.shape());
-  }
+  expect_same_size(dst, src);
   copy_from_host(stream, dst, src.raw());
 }
 

@@ -1,0 +1,279 @@
+#include "llmc/core/device.h"
+
+#include <cstring>
+#include <utility>
+
+#include "core/copy_check.h"
+#include "core/cuda/counters.h"
+#include "core/cuda/device_impl.h"
+#include "core/cuda/host_ring.h"
+#include "llmc/core/arena.h"
+#include "llmc/core/error.h"
+
+namespace llmc {
+
+namespace cuda {
+
+void check(cudaError_t status, std::string_view what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // so that the next call does not report it again
+  const ErrorKind kind =
+      status == cudaErrorMemoryAllocation ? ErrorKind::kMemory : ErrorKind::kDevice;
+  fail(kind, "cuda", what, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
+}
+
+CurrentDevice::CurrentDevice(int ordinal) : previous_(ordinal) {
+  cudaGetDevice(&previous_);
+  if (previous_ != ordinal) check(cudaSetDevice(ordinal), "set device");
+}
+
+CurrentDevice::~CurrentDevice() {
+  int now = previous_;
+  cudaGetDevice(&now);
+  if (now != previous_) cudaSetDevice(previous_);
+}
+
+Counters& counters() {
+  static Counters counters;
+  return counters;
+}
+
+void wait(cudaEvent_t event) {
+  ++counters().waits;
+  check(cudaEventSynchronize(event), "work on the device");
+}
+
+void wait(cudaStream_t stream) {
+  ++counters().waits;
+  check(cudaStreamSynchronize(stream), "work on the device");
+}
+
+}  // namespace cuda
+
+namespace {
+
+using cuda::check;
+using cuda::CurrentDevice;
+
+/// One tensor copied in whatever direction its addresses say.
+void copy_bytes(Stream& stream, void* dst, const void* src, std::size_t bytes,
+                cudaMemcpyKind kind) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(dst, src, bytes, kind, stream.impl().stream), "copy");
+}
+
+}  // namespace
+
+std::string_view backend_name() {
+  return "cuda";
+}
+
+std::int64_t preferred_chunk_bytes() {
+  return std::int64_t{1} << 30;
+}
+
+Device Device::open(const DeviceOptions& options) {
+  if (options.isa != "auto") {
+    fail(ErrorKind::kConfig, "device", "isa: expected auto, as this build computes on a GPU, got ",
+         options.isa);
+  }
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    fail(ErrorKind::kDevice, "device", "expected an NVIDIA GPU with a driver for CUDA ",
+         CUDART_VERSION / 1000, ", got none (",
+         status == cudaSuccess ? "no GPU is visible" : cudaGetErrorString(status), ")");
+  }
+  if (options.gpu < 0 || options.gpu >= count) {
+    fail(ErrorKind::kConfig, "device", "gpu: expected 0 to ", count - 1, ", got ", options.gpu);
+  }
+  auto impl = std::make_shared<Impl>();
+  impl->ordinal = options.gpu;
+  const CurrentDevice current(impl->ordinal);
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, impl->ordinal), "device properties");
+  impl->gpu = properties.name;
+  impl->compute_major = properties.major;
+  impl->compute_minor = properties.minor;
+  impl->processors = properties.multiProcessorCount;
+  impl->shared_bytes = properties.sharedMemPerBlockOptin;
+  impl->memory_bytes = properties.totalGlobalMem;
+  impl->tune_matmul = options.tune_matmul;
+  impl->tuning_cache = options.tuning_cache;
+  if (impl->compute_major < 8) {
+    fail(ErrorKind::kDevice, "device", "expected a GPU of compute capability 8.0 or higher ",
+         "(Ampere or later), got ", impl->gpu, " with ", impl->compute_major, ".",
+         impl->compute_minor);
+  }
+  return Device(std::move(impl));
+}
+
+std::string Device::name() const {
+  return impl_->gpu;
+}
+
+int Device::threads() const {
+  return 1;
+}
+
+std::size_t Device::free_memory() const {
+  const CurrentDevice current(impl_->ordinal);
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "free memory");
+  return free;
+}
+
+Stream::Impl::Impl(const Device& d, cudaStream_t wrapped)
+    : device(d), stream(wrapped), owned(wrapped == nullptr) {
+  const CurrentDevice current(ordinal());
+  if (owned) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  matmul_workspace = Buffer(d, cuda::kMatmulWorkspaceBytes);
+  ring = std::make_unique<cuda::HostRing>();
+}
+
+Stream::Impl::~Impl() {
+  int previous = 0;
+  cudaGetDevice(&previous);
+  cudaSetDevice(ordinal());
+  cudaStreamSynchronize(stream);  // nothing below may be in use
+  attention_state.reset();
+  matmul_state.reset();
+  ring.reset();
+  matmul_workspace = Buffer();
+  if (owned) cudaStreamDestroy(stream);
+  cudaSetDevice(previous);
+}
+
+Stream::Stream(const Device& device) : impl_(std::make_unique<Impl>(device, nullptr)) {}
+Stream::Stream(const Device& device, void* native)
+    : impl_(std::make_unique<Impl>(device, static_cast<cudaStream_t>(native))) {}
+Stream::~Stream() = default;
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&&) noexcept = default;
+
+const Device& Stream::device() const {
+  return impl_->device;
+}
+
+void Stream::synchronize() {
+  const CurrentDevice current(impl_->ordinal());
+  cuda::wait(impl_->stream);
+}
+
+void* Stream::native() const {
+  return impl_->stream;
+}
+
+void Stream::allow_tf32(bool allow) {
+  impl_->tf32 = allow;
+}
+
+std::size_t Stream::workspace_bytes() const {
+  return impl_->matmul_workspace.bytes();
+}
+
+Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  const CurrentDevice current(device.impl().ordinal);
+  ++cuda::counters().allocations;
+  const cudaError_t status = cudaMalloc(&data_, bytes);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    data_ = nullptr;
+    fail(ErrorKind::kMemory, "device", "expected ", format_bytes(bytes), " of memory on ",
+         device.name(), ", got none (", cudaGetErrorString(status), "); about ",
+         format_bytes(device.free_memory()), " is free");
+  }
+  check(cudaMemset(data_, 0, bytes), "zeroing memory");
+  check(cudaStreamSynchronize(cudaStreamLegacy), "zeroing memory");
+}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) cudaFree(data_);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+struct Readback::Impl {
+  int ordinal;
+  std::size_t bytes;
+  void* host = nullptr;
+  cudaEvent_t arrived = nullptr;
+
+  Impl(const Device& device, std::size_t size) : ordinal(device.impl().ordinal), bytes(size) {
+    const CurrentDevice current(ordinal);
+    check(cudaMallocHost(&host, bytes), "pinned host memory");
+    check(cudaEventCreateWithFlags(&arrived, cudaEventDisableTiming), "event");
+  }
+  ~Impl() {
+    if (arrived != nullptr) {
+      cudaEventSynchronize(arrived);
+      cudaEventDestroy(arrived);
+    }
+    cudaFreeHost(host);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+};
+
+Readback::Readback(const Device& device, std::size_t bytes)
+    : impl_(std::make_unique<Impl>(device, bytes)) {}
+Readback::~Readback() = default;
+Readback::Readback(Readback&&) noexcept = default;
+Readback& Readback::operator=(Readback&&) noexcept = default;
+
+void Readback::start(Stream& stream, const void* src) {
+  const CurrentDevice current(impl_->ordinal);
+  copy_bytes(stream, impl_->host, src, impl_->bytes, cudaMemcpyDeviceToHost);
+  check(cudaEventRecord(impl_->arrived, stream.impl().stream), "event");
+}
+
+const void* Readback::wait() const {
+  const CurrentDevice current(impl_->ordinal);
+  cuda::wait(impl_->arrived);
+  return impl_->host;
+}
+
+void copy_from_host(Stream& stream, const Tensor& dst, const void* src) {
+  const CurrentDevice current(stream.impl().ordinal());
+  stream.impl().ring->copy(stream.impl().stream, dst.raw(), src, dst.bytes());
+}
+
+void copy_to_host(Stream& stream, void* dst, const Tensor& src) {
+  const CurrentDevice current(stream.impl().ordinal());
+  copy_bytes(stream, dst, src.raw(), src.bytes(), cudaMemcpyDeviceToHost);
+  cuda::wait(stream.impl().stream);
+}
+
+void copy_columns_to_host(Stream& stream, void* dst, const Tensor& src, std::int64_t columns) {
+  expect_columns(src, columns);
+  if (src.dim(0) == 0 || columns == 0) return;
+  const CurrentDevice current(stream.impl().ordinal());
+  const std::size_t row = static_cast<std::size_t>(columns) * size_of(src.dtype());
+  const std::size_t stride = static_cast<std::size_t>(src.dim(1)) * size_of(src.dtype());
+  check(cudaMemcpy2DAsync(dst, row, src.raw(), stride, row, static_cast<std::size_t>(src.dim(0)),
+                          cudaMemcpyDeviceToHost, stream.impl().stream),
+        "copy");
+  cuda::wait(stream.impl().stream);
+}
+
+void copy(Stream& stream, const Tensor& dst, const Tensor& src) {
+  expect_same_size(dst, src);
+  const CurrentDevice current(stream.impl().ordinal());
+  copy_bytes(stream, dst.raw(), src.raw(), src.bytes(), cudaMemcpyDeviceToDevice);
+}
+
+void zero(Stream& stream, const Tensor& tensor) {
+  if (tensor.bytes() == 0) return;
+  const CurrentDevice current(stream.impl().ordinal());
+  check(cudaMemsetAsync(tensor.raw(), 0, tensor.bytes(), stream.impl().stream), "zeroing memory");
+}
+
+}  // namespace llmc
