@@ -72,8 +72,10 @@ void backward_input(benchmark::State& state) {
 
 void backward_gelu_input(benchmark::State& state) {
   Layer l(state);
-  const Tensor pre = l.make({l.n, l.c}, l.dtype);
-  time_product(state, l, [&] { linear_gelu_backward_input(l.stream, l.in, l.out, l.weight, pre); });
+  const Tensor pre = l.make({l.n, l.c}, l.dtype), dbias = l.make({l.c}, DType::kF32);
+  time_product(state, l, [&] {
+    linear_gelu_backward_input(l.stream, l.in, dbias, l.out, l.weight, pre, false);
+  });
 }
 
 void backward_weight(benchmark::State& state) {

@@ -22,6 +22,10 @@ Tensor Linear::bias(const LayerContext& context) const {
   return has_bias_ ? context.parameters.value(bias_) : Tensor();
 }
 
+Tensor Linear::bias_gradient(const LayerContext& context) const {
+  return has_bias_ ? context.parameters.gradient(bias_) : Tensor();
+}
+
 Tensor Linear::in_rows(const Tensor& tensor) const {
   return tensor ? tensor.view({tensor.numel() / inputs_, inputs_}) : tensor;
 }
@@ -44,7 +48,12 @@ void Linear::forward_gelu(const LayerContext& context, const Tensor& out, const 
 void Linear::backward_weight(const LayerContext& context, const Tensor& dout,
                              const Tensor& in) const {
   linear_backward_weight(context.stream, context.parameters.gradient(weight_),
-                         has_bias_ ? context.parameters.gradient(bias_) : Tensor(), out_rows(dout),
+                         bias_gradient(context), out_rows(dout), in_rows(in), context.accumulate);
+}
+
+void Linear::backward_weight_only(const LayerContext& context, const Tensor& dout,
+                                  const Tensor& in) const {
+  linear_backward_weight(context.stream, context.parameters.gradient(weight_), {}, out_rows(dout),
                          in_rows(in), context.accumulate);
 }
 
@@ -55,9 +64,11 @@ void Linear::backward_input(const LayerContext& context, const Tensor& din,
 }
 
 void Linear::backward_gelu_input(const LayerContext& context, const Tensor& dpre,
-                                 const Tensor& dout, const Tensor& pre) const {
-  linear_gelu_backward_input(context.stream, in_rows(dpre), out_rows(dout),
-                             context.parameters.value(weight_), in_rows(pre));
+                                 const Linear& before, const Tensor& dout,
+                                 const Tensor& pre) const {
+  linear_gelu_backward_input(context.stream, in_rows(dpre), before.bias_gradient(context),
+                             out_rows(dout), context.parameters.value(weight_), in_rows(pre),
+                             context.accumulate);
 }
 
 }  // namespace llmc

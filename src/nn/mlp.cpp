@@ -39,8 +39,8 @@ void Mlp::backward(const LayerContext& context, const Tensor& din, const Tensor&
   const Tensor dpre = wide(context, dpre_, in);
   if (recompute_gelu_) gelu_forward(context.stream, gelu, pre);
   proj_.backward_weight(context, dout, gelu);
-  proj_.backward_gelu_input(context, dpre, dout, pre);
-  fc_.backward_weight(context, dpre, in);
+  proj_.backward_gelu_input(context, dpre, fc_, dout, pre);
+  fc_.backward_weight_only(context, dpre, in);
   fc_.backward_input(context, din, dpre);
 }
 

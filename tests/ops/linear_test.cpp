@@ -264,7 +264,7 @@ TEST_P(LinearTest, BackwardInput) {
       const TestTensor din = TestTensor::nan(stream, type, {n, c});
       const TestTensor dpre = TestTensor::nan(stream, type, {n, c});
       linear_backward_input(stream, din, dout, weight);
-      linear_gelu_backward_input(stream, dpre, dout, weight, pre);
+      linear_gelu_backward_input(stream, dpre, {}, dout, weight, pre, false);
       const StoredMatrix a{dout.values(), oc, false}, b{weight.values(), c, false};
       const Values plain = din.values(), with_gelu = dpre.values(), x = pre.values();
       for (std::int64_t e = 0; e < n * c; ++e) {
@@ -277,6 +277,39 @@ TEST_P(LinearTest, BackwardInput) {
         ASSERT_NEAR(at(with_gelu, e), sum.value,
                     sum_tolerance(sum, oc, type) + slope_error + product_rounding)
             << e;
+      }
+    }
+  }
+}
+
+// Rows for more than one part of the sums, and columns that end inside a vector.
+TEST_P(LinearTest, GeluBackwardInputSumsItsColumns) {
+  Stream stream = open();
+  for (const auto& [n, c] : {std::pair<std::int64_t, std::int64_t>{3, 7}, {300, 520}, {150, 261}}) {
+    for (const DType type : kFloatTypes) {
+      for (const DType grad_type : kFloatTypes) {
+        for (const bool accumulate : {false, true}) {
+          SCOPED_TRACE(::testing::Message() << n << " " << c << " " << name_of(type) << " "
+                                            << name_of(grad_type) << " " << accumulate);
+          const TestTensor dout = TestTensor::random(stream, type, {n, 5}, 1);
+          const TestTensor weight = TestTensor::random(stream, type, {5, c}, 2);
+          const TestTensor pre = TestTensor::random(stream, type, {n, c}, 3);
+          const TestTensor alone = TestTensor::nan(stream, type, {n, c});
+          const TestTensor dpre = TestTensor::nan(stream, type, {n, c});
+          const TestTensor dbias = accumulate ? TestTensor::random(stream, grad_type, {c}, 4)
+                                              : TestTensor::nan(stream, grad_type, {c});
+          const Values before = dbias.values();
+          linear_gelu_backward_input(stream, alone, {}, dout, weight, pre, false);
+          linear_gelu_backward_input(stream, dpre, dbias, dout, weight, pre, accumulate);
+          EXPECT_EQ(dpre.bytes(), alone.bytes());
+          const Values d = dpre.values(), actual = dbias.values();
+          for (std::int64_t j = 0; j < c; ++j) {
+            ExactSum sum;
+            for (std::int64_t i = 0; i < n; ++i) sum.add(at(d, i * c + j));
+            if (accumulate) sum.add(at(before, j));
+            ASSERT_NEAR(at(actual, j), sum.value, sum_tolerance(sum, n, grad_type)) << j;
+          }
+        }
       }
     }
   }
@@ -366,7 +399,9 @@ TEST(Linear, RefusesWrongShapesAndTypes) {
   expect_error(ErrorKind::kInput, "din: expected (4, 8)",
                [&] { linear_backward_input(s, wrong, out, weight); });
   expect_error(ErrorKind::kInput, "pre: expected (4, 8)",
-               [&] { linear_gelu_backward_input(s, in, out, weight, out); });
+               [&] { linear_gelu_backward_input(s, in, {}, out, weight, out, false); });
+  expect_error(ErrorKind::kInput, "dbias: expected (8)",
+               [&] { linear_gelu_backward_input(s, in, bias, out, weight, in, false); });
   expect_error(ErrorKind::kInput, "dbias: expected (6)",
                [&] { linear_backward_weight(s, weight, in, out, in, false); });
   expect_error(ErrorKind::kInput, "dout: expected (5, 6)",

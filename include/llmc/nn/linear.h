@@ -23,18 +23,22 @@ class Linear {
 
   /// Gradients of weight and bias. dout: (..., OC); in: (..., C).
   void backward_weight(const LayerContext& context, const Tensor& dout, const Tensor& in) const;
+  /// The gradient of the weight alone, where another layer's backward_gelu_input took the bias's.
+  void backward_weight_only(const LayerContext& context, const Tensor& dout,
+                            const Tensor& in) const;
   /// din: (..., C); dout: (..., OC).
   void backward_input(const LayerContext& context, const Tensor& din, const Tensor& dout) const;
-  /// The gradient of this layer's input's GELU input: dpre = (dout · weight) ⊙ gelu'(pre).
-  /// dpre, pre: (..., C); dout: (..., OC).
-  void backward_gelu_input(const LayerContext& context, const Tensor& dpre, const Tensor& dout,
-                           const Tensor& pre) const;
+  /// The gradient of this layer's input's GELU input: dpre = (dout · weight) ⊙ gelu'(pre), and that
+  /// of the bias of `before`, the layer that made pre. dpre, pre: (..., C); dout: (..., OC).
+  void backward_gelu_input(const LayerContext& context, const Tensor& dpre, const Linear& before,
+                           const Tensor& dout, const Tensor& pre) const;
 
   std::int64_t inputs() const { return inputs_; }
   std::int64_t outputs() const { return outputs_; }
 
  private:
   Tensor bias(const LayerContext& context) const;
+  Tensor bias_gradient(const LayerContext& context) const;
   Tensor in_rows(const Tensor& tensor) const;
   Tensor out_rows(const Tensor& tensor) const;
   ParameterSet::Id weight_;

@@ -1,5 +1,9 @@
 #include "llmc/ops/linear.h"
 
+#include <algorithm>
+
+#include "core/cpu/parallel.h"
+#include "ops/cpu/dispatch.h"
 #include "ops/cpu/gemm.h"
 #include "ops/linear_check.h"
 
@@ -17,6 +21,38 @@ void set_bias(cpu::GemmOutput& out, const Tensor& bias) {
   if (bias.empty()) return;
   out.bias = bias.raw();
   out.bias_type = bias.dtype();
+}
+
+float widened(float x) {
+  return x;
+}
+float widened(bf16 x) {
+  return to_f32(x);
+}
+
+/// sums (+)= column sums of in: (rows, columns), at least one row.
+void add_columns(const Stream::Impl& stream, const Tensor& sums, const Tensor& in,
+                 std::int64_t rows, std::int64_t columns, bool accumulate) {
+  constexpr std::int64_t kStripe = 256;  // columns that a thread adds at a time
+  cpu::with_float_type("linear", "dpre", in, [&]<class T>(std::type_identity<T>) {
+    cpu::parallel_items(stream, (columns + kStripe - 1) / kStripe, [&](std::int64_t item, int) {
+      const std::int64_t begin = item * kStripe, count = std::min(kStripe, columns - begin);
+      float total[kStripe] = {};
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const T* x = in.data<T>() + row * columns + begin;
+        for (std::int64_t i = 0; i < count; ++i) total[i] += widened(x[i]);
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (sums.dtype() == DType::kF32) {
+          float& sum = sums.data<float>()[begin + i];
+          sum = accumulate ? sum + total[i] : total[i];
+        } else {
+          bf16& sum = sums.data<bf16>()[begin + i];
+          sum = to_bf16(accumulate ? to_f32(sum) + total[i] : total[i]);
+        }
+      }
+    });
+  });
 }
 
 }  // namespace
@@ -56,14 +92,20 @@ void linear_backward_input(Stream& stream, const Tensor& din, const Tensor& dout
   cpu::gemm(stream.impl(), output(din), operand(dout, true), operand(weight, false), n, c, oc);
 }
 
-void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dout,
-                                const Tensor& weight, const Tensor& pre) {
-  const auto [n, c, oc] = check_linear_gelu_backward_input(dpre, dout, weight, pre);
+void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dbias,
+                                const Tensor& dout, const Tensor& weight, const Tensor& pre,
+                                bool accumulate) {
+  const auto [n, c, oc] = check_linear_gelu_backward_input(dpre, dbias, dout, weight, pre);
   cpu::GemmOutput result = output(dpre);
   result.epilogue = cpu::GemmEpilogue::kGeluGradient;
   result.pre = pre.raw();
   result.pre_type = pre.dtype();
   cpu::gemm(stream.impl(), result, operand(dout, true), operand(weight, false), n, c, oc);
+  if (dbias && n > 0) {
+    add_columns(stream.impl(), dbias, dpre, n, c, accumulate);
+  } else if (dbias && !accumulate) {
+    zero(stream, dbias);
+  }
 }
 
 void linear_backward_weight(Stream& stream, const Tensor& dweight, const Tensor& dbias,

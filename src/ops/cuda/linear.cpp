@@ -79,11 +79,17 @@ void linear_backward_input(Stream& stream, const Tensor& din, const Tensor& dout
   project_back(stream, check_linear_backward_input(din, dout, weight), din, dout, weight);
 }
 
-void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dout,
-                                const Tensor& weight, const Tensor& pre) {
-  const LinearSizes sizes = check_linear_gelu_backward_input(dpre, dout, weight, pre);
+void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dbias,
+                                const Tensor& dout, const Tensor& weight, const Tensor& pre,
+                                bool accumulate) {
+  const LinearSizes sizes = check_linear_gelu_backward_input(dpre, dbias, dout, weight, pre);
   project_back(stream, sizes, dpre, dout, weight);
-  if (dpre.numel() > 0) gelu_backward(stream, dpre, dpre, pre);
+  if (dbias) {
+    const cuda::CurrentDevice current(stream.impl().ordinal());
+    cuda::gelu_backward_sums(stream.impl(), dbias, dpre, pre, sizes.rows, sizes.inputs, accumulate);
+  } else if (dpre.numel() > 0) {
+    gelu_backward(stream, dpre, dpre, pre);
+  }
 }
 
 // The bias gradient is a kernel of its own: the library's epilogues cannot add to what is there.
