@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "core/cuda/counters.h"
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
 
@@ -52,7 +53,7 @@ struct Race {
       }
     }
     check(cudaEventRecord(end.get(), stream.stream), "cannot time a product");
-    check(cudaEventSynchronize(end.get()), "cannot time a product");
+    wait(end.get());
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cannot time a product");
     return 1e3 * static_cast<double>(milliseconds) / repeats;
