@@ -228,6 +228,11 @@ void Trainer::finish_step(const StepBlock& block, double ms) {
   event.tokens = step * tokens_per_step();
   event.ms = ms;
   event.tokens_per_s = static_cast<double>(tokens_per_step()) / (mean_ms_ / 1000);
+  const TransformerOptions& options = model_.options();
+  if (const auto peak = model_.stream().device().peak_flops(options.dtype, options.tf32)) {
+    event.mfu =
+        event.tokens_per_s * model_.config().flops_per_token(source_.T()) / (*peak * options.ranks);
+  }
   event.seconds_left = static_cast<double>(total_steps_ - step) * mean_ms_ / 1000;
   event.log =
       config_.log_every > 0 && (step == 1 || step == total_steps_ || step % config_.log_every == 0);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -46,6 +47,10 @@ class Device {
   int threads() const;
   /// Bytes that can still be allocated, as the system sees it now.
   std::size_t free_memory() const;
+
+  /// FLOP/s of matrix products of this type at most, dense; tf32: where f32 is rounded to it.
+  /// Nothing on CPUs and for GPUs that are not known.
+  std::optional<double> peak_flops(DType dtype, bool tf32 = false) const;
 
   struct Impl;
   const Impl& impl() const { return *impl_; }

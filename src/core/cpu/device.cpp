@@ -140,6 +140,10 @@ std::size_t Device::free_memory() const {
   return cpu::available_memory();
 }
 
+std::optional<double> Device::peak_flops(DType, bool) const {
+  return std::nullopt;
+}
+
 Stream::Impl::Impl(const Device& d)
     : device(d),
       threads(d.threads()),

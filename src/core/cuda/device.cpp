@@ -7,6 +7,7 @@
 #include "core/cuda/counters.h"
 #include "core/cuda/device_impl.h"
 #include "core/cuda/host_ring.h"
+#include "core/gpu_peaks.h"
 #include "llmc/core/arena.h"
 #include "llmc/core/error.h"
 
@@ -121,6 +122,13 @@ std::size_t Device::free_memory() const {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "free memory");
   return free;
+}
+
+std::optional<double> Device::peak_flops(DType dtype, bool tf32) const {
+  const auto peaks = gpu_peaks(impl_->gpu);
+  if (!peaks) return std::nullopt;
+  const double rate = dtype == DType::kBF16 ? peaks->bf16 : tf32 ? peaks->tf32 : peaks->fp32;
+  return rate > 0 ? std::optional(rate) : std::nullopt;
 }
 
 Stream::Impl::Impl(const Device& d, cudaStream_t wrapped)
