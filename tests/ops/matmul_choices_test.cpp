@@ -118,7 +118,7 @@ TEST(MatmulChoices, ADamagedFileCostsAWarning) {
   const std::string text = read_text(path);
   write_text(path, text.substr(0, text.size() / 2) + "\n" + text);
   choices.load(path);
-  EXPECT_NE(log.text().find("1 damaged line"), std::string::npos) << log.text();
+  EXPECT_NE(log.text().find("damaged lines: 1"), std::string::npos) << log.text();
   EXPECT_NE(choices.find("bf16=bf16*bf16 NT m=1 n=2 k=3"), nullptr);
   choices.save(path);  // leaves the damaged line out
   EXPECT_EQ(read_text(path), text);

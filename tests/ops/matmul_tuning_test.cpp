@@ -102,7 +102,7 @@ TEST(MatmulTuning, AFileRemembersTheChoices) {
   set_log_sink([&warnings](LogLevel, std::string_view text) { warnings += text; });
   write_text(path, file.substr(0, file.size() - 5));
   const std::string second = choose();
-  EXPECT_NE(warnings.find("1 damaged line"), std::string::npos) << warnings;
+  EXPECT_NE(warnings.find("damaged lines: 1"), std::string::npos) << warnings;
   EXPECT_EQ(read_text(path), second);
   Stream stream(Device::open({.tuning_cache = folder.path().string()}));
   EXPECT_NO_THROW(product(stream));

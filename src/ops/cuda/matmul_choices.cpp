@@ -148,8 +148,8 @@ void MatmulChoices::load(const std::filesystem::path& path) {
   try {
     const std::size_t damaged = merge(read_text(path, kMaxFileBytes)).damaged;
     if (damaged > 0) {
-      log(LogLevel::kWarning, concat("[matmul] ", path.string(), ": ", damaged,
-                                     " damaged lines are ignored; new choices replace them"));
+      log(LogLevel::kWarning, concat("[matmul] ", path.string(), ": damaged lines: ", damaged,
+                                     "; they are ignored, new choices replace them"));
     }
   } catch (const Error& error) {
     log(LogLevel::kWarning, concat("[matmul] the timed choices are not used: ", error.what()));
