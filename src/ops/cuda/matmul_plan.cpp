@@ -78,7 +78,8 @@ LtLayout layout(DType dtype, std::int64_t rows, std::int64_t columns) {
   return LtLayout(made);
 }
 
-MatmulPlan describe(const MatmulKey& key) {
+/// The library looks at the bias even when it is only asked for algorithms.
+MatmulPlan describe(const MatmulKey& key, const void* bias) {
   MatmulPlan plan;
   cublasLtMatmulDesc_t made = nullptr;
   check(cublasLtMatmulDescCreate(
@@ -91,6 +92,7 @@ MatmulPlan describe(const MatmulKey& key) {
     set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
         static_cast<std::int32_t>(data_type(key.c)));
+    set(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
   plan.c = layout(key.c, key.m, key.n);
   plan.a = key.transpose_a ? layout(key.a, key.k, key.m) : layout(key.a, key.m, key.k);
@@ -172,7 +174,7 @@ const MatmulPlan& MatmulPlans::plan_for(Stream::Impl& stream, const Product& pro
 
 MatmulPlan MatmulPlans::make_plan(Stream::Impl& stream, const Product& product,
                                   const MatmulKey& key) {
-  MatmulPlan plan = describe(key);
+  MatmulPlan plan = describe(key, product.bias);
   const std::string name = name_of(key);
   if (use_known_choice(plan, name)) return plan;
   const std::vector<cublasLtMatmulAlgo_t> found = candidates(plan, key);
