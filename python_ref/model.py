@@ -10,6 +10,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import skip_init
 
 VOCAB_MULTIPLE = 128
@@ -61,7 +62,23 @@ def sdpa_attention(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-ATTENTIONS = {"naive": naive_attention, "sdpa": sdpa_attention}
+def flash_attention(q, k, v):
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return sdpa_attention(q, k, v)
+
+
+def cudnn_attention(q, k, v):
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return sdpa_attention(q, k, v)
+
+
+# sdpa leaves the kernel to PyTorch; flash and cudnn name it, on GPUs in bf16.
+ATTENTIONS = {
+    "naive": naive_attention,
+    "sdpa": sdpa_attention,
+    "flash": flash_attention,
+    "cudnn": cudnn_attention,
+}
 
 
 class CausalSelfAttention(nn.Module):

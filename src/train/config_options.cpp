@@ -49,6 +49,9 @@ std::vector<ConfigOption> make_options() {
        "processors this process may use.", kFree},
       {"isa", "model", &C::isa, {}, {"auto", "portable", "avx2", "avx512"}, "",
        "Instruction set of the CPU kernels. auto: the best this processor has."},
+      {"attention", "model", &C::attention, {}, {"auto", "own", "cudnn"}, "",
+       "GPU: whose attention kernels. auto: cuDNN's where the build has it and it takes the type and "
+       "sizes, else llmc's own."},
       {"tune_matmul", "model", &C::tune_matmul, {}, {}, "",
        "GPU: time several algorithms of each matrix product when it first occurs, and remember the "
        "fastest. false: take the vendor library's choice."},

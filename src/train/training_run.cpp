@@ -19,6 +19,7 @@ DeviceOptions device_options(const TrainConfig& config) {
   DeviceOptions options;
   options.threads = static_cast<int>(config.threads);
   options.isa = config.isa;
+  options.attention = config.attention;
   options.tune_matmul = config.tune_matmul;
   return options;
 }

@@ -28,6 +28,9 @@ struct DeviceOptions {
   std::string isa = "auto";
   /// Number of the GPU among those that the process sees. The CPU backend takes only 0.
   int gpu = 0;
+  /// GPU: whose attention runs: "own", "cudnn", or "auto", which is cuDNN's where the build has it
+  /// and it takes the dtype and sizes. The CPU backend has only its own.
+  std::string attention = "auto";
   /// GPU: time several algorithms for each shape of matrix product when it first occurs, and keep
   /// the fastest. Without it the choice is the vendor library's, and the same everywhere.
   bool tune_matmul = true;

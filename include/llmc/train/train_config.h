@@ -28,6 +28,7 @@ struct TrainConfig {
   std::string device = "auto";
   std::int64_t threads = 0;
   std::string isa = "auto";
+  std::string attention = "auto";
   bool tune_matmul = true;
   // data
   std::string train_data;

@@ -121,6 +121,11 @@ Device Device::open(const DeviceOptions& options) {
     fail(ErrorKind::kConfig, "device", "gpu: expected 0, as this build computes on the CPU, got ",
          options.gpu);
   }
+  if (options.attention != "auto" && options.attention != "own") {
+    fail(ErrorKind::kConfig, "device",
+         "attention: expected auto or own, as this build computes on ", "the CPU, got ",
+         options.attention);
+  }
   auto impl = std::make_shared<Impl>();
   impl->threads = thread_count(options.threads);
   impl->isa = chosen_isa(options.isa);

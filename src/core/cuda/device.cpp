@@ -56,6 +56,13 @@ namespace {
 using cuda::check;
 using cuda::CurrentDevice;
 
+cuda::AttentionKind attention_from_name(std::string_view name) {
+  if (name == "auto") return cuda::AttentionKind::kAuto;
+  if (name == "own") return cuda::AttentionKind::kOwn;
+  if (name == "cudnn") return cuda::AttentionKind::kCudnn;
+  fail(ErrorKind::kConfig, "device", "attention: expected auto, own or cudnn, got ", name);
+}
+
 /// One tensor copied in whatever direction its addresses say.
 void copy_bytes(Stream& stream, void* dst, const void* src, std::size_t bytes,
                 cudaMemcpyKind kind) {
@@ -98,9 +105,9 @@ Device Device::open(const DeviceOptions& options) {
   impl->compute_minor = properties.minor;
   impl->processors = properties.multiProcessorCount;
   impl->shared_bytes = properties.sharedMemPerBlockOptin;
-  impl->memory_bytes = properties.totalGlobalMem;
   impl->tune_matmul = options.tune_matmul;
   impl->tuning_cache = options.tuning_cache;
+  impl->attention = attention_from_name(options.attention);
   if (impl->compute_major < 8) {
     fail(ErrorKind::kDevice, "device", "expected a GPU of compute capability 8.0 or higher ",
          "(Ampere or later), got ", impl->gpu, " with ", impl->compute_major, ".",

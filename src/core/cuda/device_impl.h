@@ -42,6 +42,9 @@ class StreamState {
 
 class HostRing;
 
+/// DeviceOptions::attention.
+enum class AttentionKind { kAuto, kOwn, kCudnn };
+
 /// Workspace of a Stream for matrix products: the most that cuBLASLt's algorithms ask for.
 inline constexpr std::size_t kMatmulWorkspaceBytes = std::size_t{32} << 20;
 
@@ -54,9 +57,9 @@ struct Device::Impl {
   int compute_minor = 0;
   int processors = 0;            ///< streaming multiprocessors
   std::size_t shared_bytes = 0;  ///< most shared memory of a block, opted in
-  std::size_t memory_bytes = 0;
   bool tune_matmul = true;
   std::string tuning_cache;  ///< file of timed choices; empty: none
+  cuda::AttentionKind attention = cuda::AttentionKind::kAuto;
 };
 
 struct Stream::Impl {
