@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/trace.h"
 #include "llmc/core/error.h"
 #include "llmc/nn/block.h"
 #include "llmc/nn/embedding.h"
@@ -214,11 +215,13 @@ void Transformer::Impl::begin_inference() {
 
 /// From tokens to hidden; with a cache, behind the tokens it holds, and adds to it.
 void Transformer::Impl::run_layers(const Sizes& s, KvCache* cache) {
+  const TraceRange trace("layers forward");
   const LayerContext ctx = context();
   needed(0);
   Residual residual{blocks[0].input(ctx, s.batch, s.tokens), {}};
   embedding->forward(ctx, residual.x, get(tokens, s), cache ? cache->position() : 0);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const TraceRange block_trace("block forward");
     needed(i + 1);
     residual =
         cache ? blocks[i].decode(ctx, residual, cache->layer(i)) : blocks[i].forward(ctx, residual);
@@ -335,6 +338,7 @@ void Transformer::forward(std::span<const std::int32_t> tokens,
   copy_from_host(m.stream, m.get(m.tokens, s), tokens.data());
   copy_from_host(m.stream, m.get(m.targets, s), targets.data());
   m.run_layers(s);
+  const TraceRange trace("head forward and backward");
   const double nominal = m.micro_steps > 0 ? m.nominal_tokens : static_cast<double>(s.rows());
   const Shape rows{s.rows()};
   const Tensor hidden = m.rows_of(m.hidden, s);
@@ -350,6 +354,7 @@ void Transformer::backward() {
   if (!m.awaits_backward) {
     fail(ErrorKind::kInput, "model", "backward: expected a call of forward just before, got none");
   }
+  const TraceRange trace("layers backward");
   const Sizes s = m.last;
   const bool final = m.micro_step + 1 >= m.micro_steps;
   const LayerContext ctx = m.context(m.micro_step > 0);
@@ -358,6 +363,7 @@ void Transformer::backward() {
   m.final_norm->backward(ctx, dresidual, m.channels(m.hidden, s), m.channels(m.final_x, s), false);
   m.ready(m.blocks.size() + 1, final);
   for (std::size_t i = m.blocks.size(); i > 0; --i) {
+    const TraceRange block_trace("block backward");
     m.needed(i);
     m.blocks[i - 1].backward(ctx, dresidual);
     m.ready(i, final);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/trace.h"
 #include "llmc/core/error.h"
 
 namespace llmc {
@@ -86,6 +87,7 @@ void Optimizer::step(Stream& stream, StepBlock* block) {
          "step: expected a call of start or a restored state "
          "before it");
   }
+  const TraceRange trace("optimizer step");
   const Tensor partials = arena_.tensor(partials_id_);
   std::int64_t first = 0;
   for (std::size_t b = 0; b < parameters_->buckets().size(); ++b) {

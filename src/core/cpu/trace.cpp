@@ -1,0 +1,8 @@
+#include "core/trace.h"
+
+namespace llmc {
+
+TraceRange::TraceRange(const char*) {}
+TraceRange::~TraceRange() = default;
+
+}  // namespace llmc

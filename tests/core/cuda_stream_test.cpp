@@ -1,0 +1,96 @@
+// What only a GPU's Device and Stream do.
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "core/cuda/counters.h"
+#include "llmc/core/device.h"
+#include "llmc/ops/activation.h"
+#include "support/temp_folder.h"
+
+namespace llmc {
+namespace {
+
+using testing::expect_error;
+
+TEST(CudaDevice, RefusesWhatItLacks) {
+  expect_error(ErrorKind::kConfig, "gpu: expected 0 to", [] { Device::open({.gpu = 4096}); });
+  expect_error(ErrorKind::kConfig, "isa: expected auto", [] { Device::open({.isa = "avx2"}); });
+  expect_error(ErrorKind::kConfig, "attention: expected auto, own or cudnn",
+               [] { Device::open({.attention = "none"}); });
+}
+
+TEST(CudaStream, WrapsTheCallersAndGivesItBack) {
+  const Device device = Device::open();
+  cudaStream_t mine = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&mine), cudaSuccess);
+  {
+    Stream stream(device, mine);
+    EXPECT_EQ(stream.native(), mine);
+    const std::vector<float> values = {1.0f, -2.0f, 3.0f};
+    Buffer in(device, 12), out(device, 12);
+    const Tensor x(in.data(), DType::kF32, {3}), y(out.data(), DType::kF32, {3});
+    copy_from_host(stream, x, values.data());
+    add(stream, y, x, x);
+    // Behind the op, on the same queue, without the library.
+    std::vector<float> doubled(3);
+    ASSERT_EQ(cudaMemcpyAsync(doubled.data(), y.raw(), 12, cudaMemcpyDeviceToHost, mine),
+              cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(mine), cudaSuccess);
+    EXPECT_EQ(doubled, (std::vector<float>{2.0f, -4.0f, 6.0f}));
+  }
+  EXPECT_EQ(cudaStreamQuery(mine), cudaSuccess) << "the Stream destroyed what it only borrowed";
+  cudaStreamDestroy(mine);
+}
+
+// Far more than the pinned ring holds, in one copy and in many.
+TEST(CudaStream, CopiesMoreThanItsRingHolds) {
+  const Device device = Device::open();
+  Stream stream(device);
+  std::vector<std::int32_t> host(std::size_t{20} << 20);  // 80 MiB
+  std::iota(host.begin(), host.end(), 1);
+  Buffer buffer(device, host.size() * 4);
+  const Tensor all(buffer.data(), DType::kI32, {static_cast<std::int64_t>(host.size())});
+  std::vector<std::int32_t> back(host.size());
+  copy_from_host(stream, all, host.data());
+  copy_to_host(stream, back.data(), all);
+  EXPECT_EQ(back, host);
+  zero(stream, all);
+  constexpr std::int64_t kPiece = 10007;
+  for (std::int64_t at = 0; at < all.numel(); at += kPiece) {
+    const std::int64_t count = std::min(kPiece, all.numel() - at);
+    std::vector<std::int32_t> piece(host.begin() + at, host.begin() + at + count);
+    copy_from_host(stream, all.flat(at, count), piece.data());
+  }
+  copy_to_host(stream, back.data(), all);
+  EXPECT_EQ(back, host);
+}
+
+TEST(CudaReadback, DoesNotWaitForWhatComesLater) {
+  const Device device = Device::open();
+  Stream stream(device);
+  Buffer buffer(device, 4);
+  const Tensor x(buffer.data(), DType::kI32, {1});
+  std::int32_t value = 1;
+  Readback readback(device, 4);
+  copy_from_host(stream, x, &value);
+  readback.start(stream, x.raw());
+  value = 2;
+  copy_from_host(stream, x, &value);
+  EXPECT_EQ(*static_cast<const std::int32_t*>(readback.wait()), 1);
+  readback.start(stream, x.raw());
+  EXPECT_EQ(*static_cast<const std::int32_t*>(readback.wait()), 2);
+}
+
+TEST(CudaBuffer, SaysHowMuchIsFreeWhenItFails) {
+  const Device device = Device::open();
+  expect_error(ErrorKind::kMemory, "is free",
+               [&] { Buffer too_large(device, std::size_t{1} << 50); });
+  EXPECT_NO_THROW(Buffer(device, 1 << 20));
+}
+
+}  // namespace
+}  // namespace llmc
