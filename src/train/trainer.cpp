@@ -8,6 +8,7 @@
 
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
+#include "llmc/ops/linear.h"
 
 namespace llmc {
 namespace {
@@ -318,6 +319,8 @@ void Trainer::save() {
   info.tokenizer_hash = tokenizer_hash_;
   if (last_val_step_ == step_) info.val_loss = last_val_loss_;
   info.extra["bad_in_a_row"] = std::to_string(bad_in_a_row_);
+  const std::string choices = matmul_choices(model_.stream());
+  if (!choices.empty()) info.extra["matmul_choices"] = choices;
   if (best_loss_) {
     info.extra["best_loss"] = exact_text(*best_loss_);
     info.extra["best_step"] = std::to_string(best_step_);
@@ -329,6 +332,8 @@ void Trainer::save() {
 
 void Trainer::resume(CheckpointReader& checkpoint) {
   const CheckpointInfo& info = checkpoint.info();
+  const auto choices = info.extra.find("matmul_choices");
+  if (choices != info.extra.end()) set_matmul_choices(model_.stream(), choices->second);
   checkpoint.read_all(model_.stream(), model_.parameters(), optimizer_, model_.step_block());
   source_.restore(info.loader);
   step_ = info.step;

@@ -1,14 +1,30 @@
 #include "llmc/train/training_run.h"
 
+#include <cstdlib>
+
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/data/dataset_info.h"
+#include "llmc/ops/linear.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sinks.h"
 
 namespace llmc {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr const char* kMatmulChoicesFile = "matmul_choices.tsv";
+
+/// Where timed choices of matrix products are kept from run to run: the user's folder for such.
+std::string tuning_cache() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return fs::path(value == nullptr ? "" : value);
+  };
+  fs::path folder = variable("XDG_CACHE_HOME");
+  if (folder.empty() && !variable("HOME").empty()) folder = variable("HOME") / ".cache";
+  return folder.empty() ? "" : (folder / "llmc" / kMatmulChoicesFile).string();
+}
 
 DeviceOptions device_options(const TrainConfig& config) {
   if (config.device != "auto" && config.device != backend_name()) {
@@ -21,6 +37,7 @@ DeviceOptions device_options(const TrainConfig& config) {
   options.isa = config.isa;
   options.attention = config.attention;
   options.tune_matmul = config.tune_matmul;
+  options.tuning_cache = tuning_cache();
   return options;
 }
 
@@ -144,7 +161,10 @@ void TrainingRun::add_sink(EventSink& sink) {
 
 StopEvent TrainingRun::run(const std::atomic<int>* stop) {
   if (stop) trainer_->stop_when(*stop);
-  return trainer_->run();
+  const StopEvent end = trainer_->run();
+  const std::string choices = matmul_choices(model_->stream());
+  if (!choices.empty()) write_text(fs::path(plan_.config.out_dir) / kMatmulChoicesFile, choices);
+  return end;
 }
 
 }  // namespace llmc
