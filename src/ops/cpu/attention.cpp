@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/cpu/parallel.h"
-#include "llmc/core/error.h"
+#include "ops/attention_check.h"
 #include "ops/check.h"
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/kernels/attention_kernels.h"
@@ -13,34 +13,6 @@ namespace {
 
 static_assert(cpu::attention_workspace_floats(cpu::kMaxHeadSize) * sizeof(float) <=
               cpu::kThreadWorkspaceBytes);
-
-/// Sizes of (B, T, NH + 2·NKV, HS), checked.
-struct Heads {
-  std::int64_t B;
-  std::int64_t T;
-  std::int64_t NH;
-  std::int64_t NKV;
-  std::int64_t HS;
-
-  std::int64_t group() const { return NH / NKV; }
-  std::int64_t qkv_stride() const { return (NH + 2 * NKV) * HS; }
-  std::int64_t out_stride() const { return NH * HS; }
-};
-
-Heads heads_of(const char* op, const Tensor& qkv, std::int64_t NKV) {
-  if (qkv.shape().rank() != 4) {
-    fail(ErrorKind::kInput, op, "qkv: expected (B, T, NH + 2 NKV, HS), got ", qkv.shape());
-  }
-  const Heads h{qkv.dim(0), qkv.dim(1), qkv.dim(2) - 2 * NKV, NKV, qkv.dim(3)};
-  if (NKV < 1 || h.NH < 1 || h.NH % NKV != 0) {
-    fail(ErrorKind::kInput, op, "heads: expected NH to be a multiple of NKV, got NH ", h.NH,
-         " and NKV ", NKV);
-  }
-  if (h.HS < 1 || h.HS > cpu::kMaxHeadSize) {
-    fail(ErrorKind::kInput, op, "head size: expected 1 to ", cpu::kMaxHeadSize, ", got ", h.HS);
-  }
-  return h;
-}
 
 std::int64_t sequence_floats(std::int64_t tokens, std::int64_t HS) {
   return 4 * tokens * cpu::padded_head_size(HS);
@@ -59,7 +31,7 @@ struct KeyValues {
 /// Attention of the h.T queries of every head, which stand at `position` and after. lse may be
 /// null.
 template <class T>
-void attend(Stream& stream, const Heads& h, T* out, float* lse, const T* qkv,
+void attend(Stream& stream, const AttentionHeads& h, T* out, float* lse, const T* qkv,
             const KeyValues<T>& kv, std::int64_t position, float scale) {
   const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
   const std::int64_t blocks = (h.T + cpu::kQueryBlock - 1) / cpu::kQueryBlock;
@@ -95,11 +67,8 @@ std::int64_t attention_max_head_size() {
 
 void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& qkv,
                        std::int64_t n_kv_head, float scale) {
-  constexpr const char* kOp = "attention_forward";
-  cpu::with_float_type(kOp, "qkv", qkv, [&]<class T>(std::type_identity<T>) {
-    const Heads h = heads_of(kOp, qkv, n_kv_head);
-    expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
-    if (lse) expect(kOp, "lse", lse, DType::kF32, {h.B, h.NH, h.T});
+  const AttentionHeads h = expect_attention_forward(out, lse, qkv, n_kv_head);
+  cpu::with_float_type("attention_forward", "qkv", qkv, [&]<class T>(std::type_identity<T>) {
     const T* const keys = qkv.data<T>() + h.NH * h.HS;
     const KeyValues<T> kv{keys, keys + h.NKV * h.HS, h.T * h.qkv_stride(), h.qkv_stride()};
     attend(stream, h, out.data<T>(), lse ? lse.data<float>() : nullptr, qkv.data<T>(), kv, 0,
@@ -118,14 +87,10 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
                         const Tensor& out, const Tensor& lse, const Tensor& scratch,
                         std::int64_t n_kv_head, float scale) {
   constexpr const char* kOp = "attention_backward";
+  const AttentionHeads h = expect_attention_backward(dqkv, dout, qkv, out, lse, n_kv_head);
+  expect_scratch(kOp, scratch,
+                 attention_backward_scratch(stream, qkv.dtype(), h.B, h.T, h.NH, h.NKV, h.HS));
   cpu::with_float_type(kOp, "qkv", qkv, [&]<class T>(std::type_identity<T>) {
-    const Heads h = heads_of(kOp, qkv, n_kv_head);
-    expect(kOp, "dqkv", dqkv, qkv.dtype(), qkv.shape());
-    expect(kOp, "dout", dout, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
-    expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
-    expect(kOp, "lse", lse, DType::kF32, {h.B, h.NH, h.T});
-    expect_scratch(kOp, scratch,
-                   attention_backward_scratch(stream, qkv.dtype(), h.B, h.T, h.NH, h.NKV, h.HS));
     const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
     cpu::parallel_items(stream.impl(), h.B * h.NKV, [&](std::int64_t item, int thread) {
       const std::int64_t kv = item % h.NKV;
@@ -162,20 +127,9 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
 void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
                       const Tensor& v_cache, const Tensor& qkv, std::int64_t position,
                       float scale) {
-  constexpr const char* kOp = "attention_decode";
-  cpu::with_float_type(kOp, "qkv", qkv, [&]<class T>(std::type_identity<T>) {
-    if (k_cache.shape().rank() != 4) {
-      fail(ErrorKind::kInput, kOp, "k_cache: expected (B, maxT, NKV, HS), got ", k_cache.shape());
-    }
-    const Heads h = heads_of(kOp, qkv, k_cache.dim(2));
-    const std::int64_t max_tokens = k_cache.dim(1);
-    expect(kOp, "k_cache", k_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
-    expect(kOp, "v_cache", v_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
-    expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
-    if (position < 0 || position + h.T > max_tokens) {
-      fail(ErrorKind::kInput, kOp, "position: expected at most ", max_tokens,
-           " tokens in the cache, got ", position, " + ", h.T);
-    }
+  const AttentionHeads h = expect_attention_decode(out, k_cache, v_cache, qkv, position);
+  const std::int64_t max_tokens = k_cache.dim(1);
+  cpu::with_float_type("attention_decode", "qkv", qkv, [&]<class T>(std::type_identity<T>) {
     const std::int64_t kv_stride = h.NKV * h.HS;
     for (std::int64_t row = 0; row < h.B * h.T; ++row) {
       const std::int64_t to = (row / h.T * max_tokens + position + row % h.T) * kv_stride;

@@ -1,0 +1,106 @@
+#include "llmc/ops/attention.h"
+
+#include "ops/attention_check.h"
+#include "ops/check.h"
+#include "ops/cuda/attention_decode.h"
+#include "ops/cuda/flash_attention.h"
+
+namespace llmc {
+namespace {
+
+/// The element `count` elements into a tensor.
+void* element(const Tensor& tensor, std::int64_t count) {
+  return static_cast<char*>(tensor.raw()) +
+         count * static_cast<std::int64_t>(size_of(tensor.dtype()));
+}
+
+}  // namespace
+
+std::int64_t attention_max_head_size() {
+  return cuda::kFlashMaxHeadSize;
+}
+
+void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                       std::int64_t n_kv_head, float scale) {
+  const AttentionHeads h = expect_attention_forward(out, lse, qkv, n_kv_head);
+  if (out.numel() == 0) return;
+  const cuda::CurrentDevice current(stream.impl().ordinal());
+  cuda::FlashForward args{};
+  args.dtype = qkv.dtype();
+  args.heads = h;
+  args.out = out.raw();
+  args.lse = lse ? lse.data<float>() : nullptr;
+  args.q = qkv.raw();
+  args.k = element(qkv, h.NH * h.HS);
+  args.v = element(qkv, (h.NH + h.NKV) * h.HS);
+  args.q_token = args.kv_token = h.qkv_stride();
+  args.q_sequence = args.kv_sequence = h.T * h.qkv_stride();
+  args.scale = scale;
+  cuda::flash_attention_forward(stream.impl(), args);
+}
+
+std::int64_t attention_backward_scratch(Stream& /*stream*/, DType /*dtype*/, std::int64_t batch,
+                                        std::int64_t tokens, std::int64_t n_head,
+                                        std::int64_t /*n_kv_head*/, std::int64_t head_size) {
+  return cuda::flash_attention_backward_scratch(batch, n_head, tokens, head_size);
+}
+
+void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
+                        const Tensor& out, const Tensor& lse, const Tensor& scratch,
+                        std::int64_t n_kv_head, float scale) {
+  const AttentionHeads h = expect_attention_backward(dqkv, dout, qkv, out, lse, n_kv_head);
+  expect_scratch("attention_backward", scratch,
+                 attention_backward_scratch(stream, qkv.dtype(), h.B, h.T, h.NH, h.NKV, h.HS));
+  if (out.numel() == 0) return;
+  const cuda::CurrentDevice current(stream.impl().ordinal());
+  cuda::FlashBackward args{};
+  args.dtype = qkv.dtype();
+  args.heads = h;
+  args.dqkv = dqkv.raw();
+  args.dout = dout.raw();
+  args.qkv = qkv.raw();
+  args.out = out.raw();
+  args.lse = lse.data<float>();
+  args.scratch = scratch.raw();
+  args.scale = scale;
+  cuda::flash_attention_backward(stream.impl(), args);
+}
+
+void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
+                      const Tensor& v_cache, const Tensor& qkv, std::int64_t position,
+                      float scale) {
+  const AttentionHeads h = expect_attention_decode(out, k_cache, v_cache, qkv, position);
+  if (out.numel() == 0) return;
+  const cuda::CurrentDevice current(stream.impl().ordinal());
+  cuda::AttentionDecode decode{};
+  decode.dtype = qkv.dtype();
+  decode.heads = h;
+  decode.out = out.raw();
+  decode.k_cache = k_cache.raw();
+  decode.v_cache = v_cache.raw();
+  decode.qkv = qkv.raw();
+  decode.max_tokens = k_cache.dim(1);
+  decode.position = position;
+  decode.scale = scale;
+  if (h.T == 1) {
+    cuda::attention_decode_token(stream.impl(), decode);
+    return;
+  }
+  cuda::append_to_caches(stream.impl(), decode);
+  cuda::FlashForward args{};
+  args.dtype = qkv.dtype();
+  args.heads = h;
+  args.out = out.raw();
+  args.q = qkv.raw();
+  args.k = k_cache.raw();
+  args.v = v_cache.raw();
+  args.q_token = h.qkv_stride();
+  args.q_sequence = h.T * h.qkv_stride();
+  args.kv_token = h.NKV * h.HS;
+  args.kv_sequence = k_cache.dim(1) * args.kv_token;
+  args.position = position;
+  args.scale = scale;
+  cuda::flash_attention_forward(stream.impl(), args);
+}
+
+}  // namespace llmc
