@@ -83,12 +83,28 @@ std::int64_t groups_of(std::int64_t rows, std::int64_t channels) {
   return ceil_div(rows, rows_per_group(rows, channels));
 }
 
+template <bool kAligned, int kRows, class T, class W>
+void launch_backward_narrow(cudaStream_t stream, unsigned groups,
+                            const BackwardArguments<T, W>& p) {
+  const auto threads = static_cast<unsigned>(ceil_div(p.columns, kVec<T> * kWarp) * kWarp);
+  const std::size_t bytes = narrow_bytes(kRows, threads);
+  const auto kernel = backward_narrow_kernel<T, W, kAligned, kRows>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "shared memory of layernorm_backward");
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "shared memory of layernorm_backward");
+  kernel<<<groups, threads, bytes, stream>>>(p);
+}
+
 template <bool kAligned, class T, class W>
 void launch_backward(cudaStream_t stream, const BackwardArguments<T, W>& p) {
   const auto groups = static_cast<unsigned>(ceil_div(p.rows, p.rows_per_group));
-  if (p.columns <= kNarrowColumns) {
-    const auto threads = static_cast<unsigned>(ceil_div(p.columns, kVec<T> * kWarp) * kWarp);
-    backward_narrow_kernel<T, W, kAligned><<<groups, threads, 0, stream>>>(p);
+  if (p.columns <= kNarrowColumns / 2) {
+    launch_backward_narrow<kAligned, kVec<T> / 2>(stream, groups, p);
+  } else if (p.columns <= kNarrowColumns) {
+    launch_backward_narrow<kAligned, kVec<T> / 4>(stream, groups, p);
   } else {
     backward_wide_kernel<T, W, kAligned><<<groups, kWideThreads, 0, stream>>>(p);
   }

@@ -5,6 +5,11 @@
 // that sums have the same bits wherever the tensors lie. Roundings that sums or results depend on
 // are spelled out, so that every instantiation gives the same bits.
 
+#include <cuda_pipeline.h>
+
+#include <cstddef>
+#include <cstdint>
+
 #include "ops/cuda/kernel.cuh"
 
 namespace llmc::cuda {
@@ -36,6 +41,17 @@ __device__ void store_part(T* row, int v, int columns, const Vector& x) {
     for (int i = 0; i < kN; ++i) {
       if (v * kN + i < columns) row[v * kN + i] = x.at[i];
     }
+  }
+}
+
+/// Begins to copy such a vector to shared memory. The thread that fetched it may read it once it
+/// has waited for the pipeline.
+template <bool kAligned, class T>
+__device__ void fetch_part(Vec<T>& to, const T* row, int v, int columns) {
+  if constexpr (kAligned) {
+    __pipeline_memcpy_async(&to, row + v * kVec<T>, sizeof(to));
+  } else {
+    to = load_part<false, Vec<T>>(row, v, columns);
   }
 }
 
@@ -170,106 +186,85 @@ struct BackwardArguments {
   bool add_to_input;
 };
 
-/// Rows that a block of the backward pass works on at once.
-template <class T>
-inline constexpr int kBackwardRows = kVec<T> / 2;
+/// The rows of one block of the backward pass, from row `begin` of the tensors. They are worked on
+/// in rounds of kRows rows; where the last round is short of rows, it repeats the last one, without
+/// counting it.
+struct RowGroup {
+  std::int64_t begin;
+  int count;
 
-/// Means and reciprocal deviations of rows [first, end), zeros beyond them.
+  template <class Arguments>
+  __device__ explicit RowGroup(const Arguments& p)
+      : begin(blockIdx.x * p.rows_per_group),
+        count(static_cast<int>(min(p.rows_per_group, p.rows - begin))) {}
+
+  __device__ int row(int r) const { return min(r, count - 1); }
+  /// Elements before row r, counted from `begin`.
+  __device__ std::int64_t offset(int r, int columns) const {
+    return static_cast<std::int64_t>(row(r)) * columns;
+  }
+};
+
+/// Means and reciprocal deviations of rows first + [0, kRows) of a group; rows that do not count
+/// have no deviation.
 template <int kRows>
 struct RowStatistics {
   float mean[kRows];
   float rstd[kRows];
 
-  template <class Arguments>
-  __device__ RowStatistics(const Arguments& p, std::int64_t first, std::int64_t end) {
+  __device__ RowStatistics(const float* means, const float* rstds, const RowGroup& group,
+                           int first) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      mean[r] = first + r < end ? p.mean[first + r] : 0.0f;
-      rstd[r] = first + r < end ? p.rstd[first + r] : 0.0f;
+      mean[r] = means[group.row(first + r)];
+      rstd[r] = first + r < group.count ? rstds[group.row(first + r)] : 0.0f;
     }
-  }
-  __device__ float norm(int r, float x) const {
-    return __fmul_rn(x - mean[r], rstd[r]);
   }
 };
 
-/// Per row the sum of dnorm, then per row that of dnorm·norm, where norm = (in − mean)·rstd and
+/// What the backward pass does with one vector of a row: norm = (in − mean)·rstd and
 /// dnorm = dout·weight.
-template <class T>
-using RowSums = Vec<float, 2 * kBackwardRows<T>>;
-
-/// Vector `v` of rows [first, end), zeros beyond them: what one thread has in hand.
-template <class T, class W, bool kAligned>
-struct BackwardTile {
+template <class T, class W>
+struct BackwardPart {
   static constexpr int kN = kVec<T>;
-  static constexpr int kRows = kBackwardRows<T>;
-  using Arguments = BackwardArguments<T, W>;
-  using Statistics = RowStatistics<kRows>;
   using Weight = Vec<W, kN>;
   using Sum = Vec<float, kN>;
 
-  Vec<T> dout[kRows];
-  Vec<T> in[kRows];
-  Vec<T> din[kRows];
+  Vec<T> dout;
+  Vec<T> in;
+  float mean;
+  float rstd;
 
-  __device__ static void load_rows(Vec<T> (&to)[kRows], const T* from, const Arguments& p,
-                                   std::int64_t first, std::int64_t end, int v) {
+  __device__ float norm(int i) const { return __fmul_rn(in.get(i) - mean, rstd); }
+
+  /// Adds to the row's sums of dnorm and of dnorm·norm.
+  __device__ void add_to_row(float& dnorm_sum, float& dnorm_norm_sum, const Weight& weight) const {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      to[r] = {};
-      if (first + r < end) {
-        to[r] = load_part<kAligned, Vec<T>>(from + (first + r) * p.columns, v, p.columns);
-      }
+    for (int i = 0; i < kN; ++i) {
+      const float dnorm = __fmul_rn(dout.get(i), weight.get(i));
+      dnorm_sum = __fadd_rn(dnorm_sum, dnorm);
+      dnorm_norm_sum = __fmaf_rn(dnorm, norm(i), dnorm_norm_sum);
     }
   }
-  __device__ void load(const Arguments& p, std::int64_t first, std::int64_t end, int v) {
-    load_rows(dout, p.dout, p, first, end, v);
-    load_rows(in, p.in, p, first, end, v);
-  }
-  __device__ void load_din(const Arguments& p, std::int64_t first, std::int64_t end, int v) {
-    load_rows(din, p.din, p, first, p.add_to_input ? end : first, v);
-  }
-
-  __device__ void add_to(RowSums<T>& sums, const Weight& weight, const Statistics& row) const {
+  /// `counts`: 1, or 0 for a row that does not count.
+  __device__ void add_to_columns(Sum& dweight, Sum& dbias, float counts) const {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < kN; ++i) {
-        const float norm = row.norm(r, in[r].get(i));
-        const float dnorm = __fmul_rn(dout[r].get(i), weight.get(i));
-        sums.at[r] = __fadd_rn(sums.at[r], dnorm);
-        sums.at[kRows + r] = __fmaf_rn(dnorm, norm, sums.at[kRows + r]);
-      }
+    for (int i = 0; i < kN; ++i) {
+      dweight.at[i] = __fmaf_rn(dout.get(i), norm(i), dweight.at[i]);
+      dbias.at[i] = __fmaf_rn(dout.get(i), counts, dbias.at[i]);
     }
   }
-
-  __device__ void add_to(Sum& dweight, Sum& dbias, const Statistics& row) const {
+  /// The gradient of the input, given the means of dnorm and dnorm·norm over the row, plus `past`.
+  __device__ Vec<T> input_gradient(const Weight& weight, float dnorm_mean, float dnorm_norm_mean,
+                                   const Vec<T>& past) const {
+    Vec<T> din;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < kN; ++i) {
-        const float norm = row.norm(r, in[r].get(i));
-        dweight.at[i] = __fmaf_rn(dout[r].get(i), norm, dweight.at[i]);
-        dbias.at[i] = __fadd_rn(dbias.at[i], dout[r].get(i));
-      }
+    for (int i = 0; i < kN; ++i) {
+      const float dnorm = __fmul_rn(dout.get(i), weight.get(i));
+      const float rest = __fmaf_rn(-norm(i), dnorm_norm_mean, dnorm - dnorm_mean);
+      din.set(i, __fmaf_rn(rest, rstd, past.get(i)));
     }
-  }
-
-  /// Adds the rows' gradient to din and stores it. `means`: RowSums over the row's length.
-  __device__ void store_din(const Arguments& p, std::int64_t first, std::int64_t end, int v,
-                            const Weight& weight, const Statistics& row, const RowSums<T>& means) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (first + r >= end) break;
-#pragma unroll
-      for (int i = 0; i < kN; ++i) {
-        const float norm = row.norm(r, in[r].get(i));
-        const float dnorm = __fmul_rn(dout[r].get(i), weight.get(i));
-        const float rest = __fmaf_rn(-norm, means.at[kRows + r], dnorm - means.at[r]);
-        din[r].set(i, __fmaf_rn(rest, row.rstd[r], din[r].get(i)));
-      }
-      store_part<kAligned>(p.din + (first + r) * p.columns, v, p.columns, din[r]);
-    }
+    return din;
   }
 };
 
@@ -284,7 +279,6 @@ __device__ Vec<float, kCount> block_sums(Vec<float, kCount> x, Vec<float, kCount
   __syncthreads();
   Vec<float, kCount> sum = {};
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-#pragma unroll 4
   for (int warp = 0; warp < warps; ++warp) {
     const Vec<float, kCount> part = partials[warp];
 #pragma unroll
@@ -298,35 +292,89 @@ __device__ Vec<float, kCount> block_sums(Vec<float, kCount> x, Vec<float, kCount
 /// Columns of the widest row that one vector a thread covers.
 inline constexpr int kNarrowColumns = 4096;
 
-/// The backward pass of one group of rows by a block that has a thread for each vector of a row.
-/// Each element is read once; dweight and dbias stay in registers until the end.
-template <class T, class W, bool kAligned>
-__global__ void __launch_bounds__(kNarrowColumns / kVec<T>)
+/// Threads of the largest block of backward_narrow_kernel that works on kRows rows at once: kVec /
+/// 2 of them up to half of those columns, else kVec / 4.
+template <int kRows>
+inline constexpr int kNarrowThreads = 1024 / kRows;
+
+/// Bytes of shared memory that a block of backward_narrow_kernel asks for.
+constexpr std::size_t narrow_bytes(int rows, unsigned threads) {
+  return std::size_t{2 * 3 * 16} * static_cast<std::size_t>(rows) * threads;
+}
+
+/// The backward pass of one group of rows by a block that has a thread for each vector of a row, in
+/// rounds of kRows rows. Each element is read once, into shared memory, one round ahead of its use;
+/// a thread reads there only what it wrote itself. dweight and dbias stay in registers until the
+/// end. The bound on registers lets all blocks that layernorm.cu's row groups ask for run at once.
+template <class T, class W, bool kAligned, int kRows>
+__global__ void __launch_bounds__(kNarrowThreads<kRows>, 2 * kRows / kVec<T> + 1)
     backward_narrow_kernel(const BackwardArguments<T, W> p) {
-  using Tile = BackwardTile<T, W, kAligned>;
-  constexpr int kN = Tile::kN;
-  __shared__ RowSums<T> partials[2][kNarrowColumns / kN / kWarp];
-  const int v = static_cast<int>(threadIdx.x);
-  const bool active = v * kN < p.columns;
-  const std::int64_t begin = blockIdx.x * p.rows_per_group;
-  const std::int64_t end = min(begin + p.rows_per_group, p.rows);
+  using Part = BackwardPart<T, W>;
+  using Sums = Vec<float, 2 * kRows>;
+  constexpr int kN = kVec<T>;
+  extern __shared__ int4 staged_memory[];
+  __shared__ Sums partials[2][kNarrowThreads<kRows> / kWarp];
+  auto* const staged = reinterpret_cast<Vec<T>*>(staged_memory) + threadIdx.x;
+  const bool active = static_cast<int>(threadIdx.x) * kN < p.columns;
+  // A thread beyond the row's end reads what its neighbour reads, under a weight of zero, and
+  // stores nothing.
+  const int v = min(static_cast<int>(threadIdx.x), (p.columns + kN - 1) / kN - 1);
+  const RowGroup group(p);
+  const T* const dout = p.dout + group.begin * p.columns;
+  const T* const in = p.in + group.begin * p.columns;
+  T* const din = p.din + group.begin * p.columns;
   const float scale = 1.0f / static_cast<float>(p.columns);
-  typename Tile::Weight weight = {};
-  if (active) weight = load_part<kAligned, typename Tile::Weight>(p.weight, v, p.columns);
-  typename Tile::Sum dweight = {};
-  typename Tile::Sum dbias = {};
+
+  const auto slot = [&](int buffer, int tensor, int r) -> Vec<T>& {
+    return staged[((buffer * 3 + tensor) * kRows + r) * static_cast<int>(blockDim.x)];
+  };
+  const auto fetch = [&](int buffer, int first) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t at = group.offset(first + r, p.columns);
+      fetch_part<kAligned>(slot(buffer, 0, r), dout + at, v, p.columns);
+      fetch_part<kAligned>(slot(buffer, 1, r), in + at, v, p.columns);
+      if (p.add_to_input) fetch_part<kAligned>(slot(buffer, 2, r), din + at, v, p.columns);
+    }
+  };
+  const auto statistics = [&](int first) {
+    return RowStatistics<kRows>(p.mean + group.begin, p.rstd + group.begin, group, first);
+  };
+
+  typename Part::Weight weight = {};
+  if (active) weight = load_part<kAligned, typename Part::Weight>(p.weight, v, p.columns);
+  typename Part::Sum dweight = {};
+  typename Part::Sum dbias = {};
+  fetch(0, 0);
+  __pipeline_commit();
+  RowStatistics<kRows> next = statistics(0);
   int buffer = 0;
-  for (std::int64_t first = begin; first < end; first += Tile::kRows) {
-    const std::int64_t last = active ? end : first;
-    Tile tile;
-    tile.load(p, first, last, v);
-    tile.load_din(p, first, last, v);
-    const typename Tile::Statistics row(p, first, end);
-    RowSums<T> sums = {};
-    tile.add_to(sums, weight, row);
-    tile.add_to(dweight, dbias, row);
+  for (int first = 0; first < group.count; first += kRows) {
+    const RowStatistics<kRows> row = next;
+    if (first + kRows < group.count) {
+      fetch(1 - buffer, first + kRows);
+      next = statistics(first + kRows);
+    }
+    __pipeline_commit();
+    __pipeline_wait_prior(1);
+    Sums sums = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const Part part{slot(buffer, 0, r), slot(buffer, 1, r), row.mean[r], row.rstd[r]};
+      part.add_to_row(sums.at[r], sums.at[kRows + r], weight);
+      part.add_to_columns(dweight, dbias, first + r < group.count ? 1.0f : 0.0f);
+    }
     sums = block_sums(sums, partials[buffer], scale);
-    tile.store_din(p, first, last, v, weight, row, sums);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const Part part{slot(buffer, 0, r), slot(buffer, 1, r), row.mean[r], row.rstd[r]};
+      Vec<T> past = {};
+      if (p.add_to_input) past = slot(buffer, 2, r);
+      const Vec<T> sum = part.input_gradient(weight, sums.at[r], sums.at[kRows + r], past);
+      if (active && first + r < group.count) {
+        store_part<kAligned>(din + group.offset(first + r, p.columns), v, p.columns, sum);
+      }
+    }
     buffer = 1 - buffer;
   }
   if (active) {
@@ -343,40 +391,67 @@ inline constexpr int kWideThreads = 512;
 template <class T, class W, bool kAligned>
 __global__ void __launch_bounds__(kWideThreads)
     backward_wide_kernel(const BackwardArguments<T, W> p) {
-  using Tile = BackwardTile<T, W, kAligned>;
-  constexpr int kN = Tile::kN;
-  __shared__ RowSums<T> partials[2][kWideThreads / kWarp];
+  using Part = BackwardPart<T, W>;
+  using Weight = typename Part::Weight;
+  using Sum = typename Part::Sum;
+  constexpr int kN = kVec<T>;
+  constexpr int kRows = kN / 2;
+  using Sums = Vec<float, 2 * kRows>;
+  __shared__ Sums partials[2][kWideThreads / kWarp];
   const int vectors = (p.columns + kN - 1) / kN;
-  const std::int64_t begin = blockIdx.x * p.rows_per_group;
-  const std::int64_t end = min(begin + p.rows_per_group, p.rows);
+  const RowGroup group(p);
+  const T* const dout = p.dout + group.begin * p.columns;
+  const T* const in = p.in + group.begin * p.columns;
+  T* const din = p.din + group.begin * p.columns;
   const float scale = 1.0f / static_cast<float>(p.columns);
   float* const dweight_sum = p.partials + static_cast<std::int64_t>(blockIdx.x) * 2 * p.columns;
   float* const dbias_sum = dweight_sum + p.columns;
   int buffer = 0;
-  for (std::int64_t first = begin; first < end; first += Tile::kRows) {
-    const typename Tile::Statistics row(p, first, end);
-    RowSums<T> sums = {};
-    Tile tile;
+  for (int first = 0; first < group.count; first += kRows) {
+    const RowStatistics<kRows> row(p.mean + group.begin, p.rstd + group.begin, group, first);
+    // fn(r, part, at): for each row of the round; `at` is where its vector's row begins.
+    const auto for_each_row = [&](int v, const auto& fn) {
+      Vec<T> dy[kRows];
+      Vec<T> x[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const std::int64_t at = group.offset(first + r, p.columns);
+        dy[r] = load_part<kAligned, Vec<T>>(dout + at, v, p.columns);
+        x[r] = load_part<kAligned, Vec<T>>(in + at, v, p.columns);
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        fn(r, Part{dy[r], x[r], row.mean[r], row.rstd[r]}, group.offset(first + r, p.columns));
+      }
+    };
+
+    Sums sums = {};
     for (int v = static_cast<int>(threadIdx.x); v < vectors; v += kWideThreads) {
-      const auto weight = load_part<kAligned, typename Tile::Weight>(p.weight, v, p.columns);
-      tile.load(p, first, end, v);
-      tile.add_to(sums, weight, row);
+      const auto weight = load_part<kAligned, Weight>(p.weight, v, p.columns);
+      for_each_row(v, [&](int r, const Part& part, std::int64_t) {
+        part.add_to_row(sums.at[r], sums.at[kRows + r], weight);
+      });
     }
     sums = block_sums(sums, partials[buffer], scale);
     for (int v = static_cast<int>(threadIdx.x); v < vectors; v += kWideThreads) {
-      const auto weight = load_part<kAligned, typename Tile::Weight>(p.weight, v, p.columns);
-      tile.load(p, first, end, v);
-      tile.load_din(p, first, end, v);
-      typename Tile::Sum dweight = {};
-      typename Tile::Sum dbias = {};
-      if (first > begin) {
-        dweight = load_part<kAligned, typename Tile::Sum>(dweight_sum, v, p.columns);
-        dbias = load_part<kAligned, typename Tile::Sum>(dbias_sum, v, p.columns);
+      const auto weight = load_part<kAligned, Weight>(p.weight, v, p.columns);
+      Sum dweight = {};
+      Sum dbias = {};
+      if (first > 0) {
+        dweight = load_part<kAligned, Sum>(dweight_sum, v, p.columns);
+        dbias = load_part<kAligned, Sum>(dbias_sum, v, p.columns);
       }
-      tile.add_to(dweight, dbias, row);
+      for_each_row(v, [&](int r, const Part& part, std::int64_t at) {
+        const bool counts = first + r < group.count;
+        part.add_to_columns(dweight, dbias, counts ? 1.0f : 0.0f);
+        if (!counts) return;
+        Vec<T> past = {};
+        if (p.add_to_input) past = load_part<kAligned, Vec<T>>(din + at, v, p.columns);
+        store_part<kAligned>(din + at, v, p.columns,
+                             part.input_gradient(weight, sums.at[r], sums.at[kRows + r], past));
+      });
       store_part<kAligned>(dweight_sum, v, p.columns, dweight);
       store_part<kAligned>(dbias_sum, v, p.columns, dbias);
-      tile.store_din(p, first, end, v, weight, row, sums);
     }
     buffer = 1 - buffer;
   }
