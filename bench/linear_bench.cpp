@@ -1,55 +1,30 @@
 // Times the products of the linear layer at the sizes of GPT-2 124M: operations per second, and for
 // few rows (decoding) also the bytes of weights read per second. Part of ops_bench.
 
-#include <benchmark/benchmark.h>
-
-#include <cstdint>
-#include <deque>
 #include <utility>
 
 #include "llmc/ops/linear.h"
+#include "ops_bench.h"
 
 namespace llmc::bench {
 namespace {
 
-/// The tensors of a linear layer of n rows, c inputs and oc outputs, with small values.
-class Layer {
-  std::deque<Buffer> buffers_;  // before the tensors that live in it
-
- public:
+/// The tensors of a linear layer of n rows, c inputs and oc outputs.
+struct Layer {
   explicit Layer(const benchmark::State& state)
-      : n(state.range(0)),
-        c(state.range(1)),
-        oc(state.range(2)),
-        dtype(state.range(3) == 0 ? DType::kF32 : DType::kBF16) {}
+      : n(state.range(0)), c(state.range(1)), oc(state.range(2)), dtype(dtype_of(state.range(3))) {}
 
-  Tensor make(Shape shape, DType type) {
-    buffers_.emplace_back(stream.device(), static_cast<std::size_t>(shape.numel()) * size_of(type));
-    const Tensor t(buffers_.back().data(), type, shape);
-    for (std::int64_t i = 0; i < t.numel(); ++i) {
-      const float value = static_cast<float>(i * 37 % 1024) * 0x1p-9f - 1.0f;
-      if (type == DType::kF32) {
-        t.data<float>()[i] = value;
-      } else {
-        t.data<bf16>()[i] = to_bf16(value);
-      }
-    }
-    return t;
-  }
-
-  const std::int64_t n, c, oc;
-  const DType dtype;
+  std::int64_t n, c, oc;
+  DType dtype;
   Stream stream{Device::open()};
-  const Tensor in = make({n, c}, dtype), out = make({n, oc}, dtype);
-  const Tensor weight = make({oc, c}, dtype), bias = make({oc}, dtype);
+  Tensors make{stream};
+  const Tensor in = make.normal(dtype, {n, c}), out = make.normal(dtype, {n, oc});
+  const Tensor weight = make.normal(dtype, {oc, c}), bias = make.normal(dtype, {oc});
 };
 
 template <class Op>
-void time_product(benchmark::State& state, const Layer& layer, const Op& op) {
-  for (auto _ : state) op();
-  state.counters["flops"] =
-      benchmark::Counter(2.0 * static_cast<double>(layer.n * layer.c * layer.oc),
-                         benchmark::Counter::kIsIterationInvariantRate);
+void time_product(benchmark::State& state, Layer& layer, const Op& op) {
+  time_arithmetic(state, layer.stream, 2.0 * static_cast<double>(layer.n * layer.c * layer.oc), op);
 }
 
 void forward(benchmark::State& state) {
@@ -60,7 +35,7 @@ void forward(benchmark::State& state) {
 
 void forward_gelu(benchmark::State& state) {
   Layer l(state);
-  const Tensor pre = l.make({l.n, l.oc}, l.dtype);
+  const Tensor pre = l.make.normal(l.dtype, {l.n, l.oc});
   time_product(state, l,
                [&] { linear_gelu_forward(l.stream, l.out, pre, l.in, l.weight, l.bias); });
 }
@@ -72,7 +47,8 @@ void backward_input(benchmark::State& state) {
 
 void backward_gelu_input(benchmark::State& state) {
   Layer l(state);
-  const Tensor pre = l.make({l.n, l.c}, l.dtype), dbias = l.make({l.c}, DType::kF32);
+  const Tensor pre = l.make.normal(l.dtype, {l.n, l.c});
+  const Tensor dbias = l.make.zeros(DType::kF32, {l.c});
   time_product(state, l, [&] {
     linear_gelu_backward_input(l.stream, l.in, dbias, l.out, l.weight, pre, false);
   });
@@ -80,7 +56,8 @@ void backward_gelu_input(benchmark::State& state) {
 
 void backward_weight(benchmark::State& state) {
   Layer l(state);
-  const Tensor dweight = l.make({l.oc, l.c}, DType::kF32), dbias = l.make({l.oc}, DType::kF32);
+  const Tensor dweight = l.make.zeros(DType::kF32, {l.oc, l.c});
+  const Tensor dbias = l.make.zeros(DType::kF32, {l.oc});
   time_product(state, l,
                [&] { linear_backward_weight(l.stream, dweight, dbias, l.out, l.in, false); });
 }
@@ -92,7 +69,8 @@ void training_sizes(benchmark::internal::Benchmark* bench) {
   for (const std::int64_t bf16 : {0, 1}) {
     for (const auto& [in, out] :
          {std::pair{kC, 3 * kC}, {kC, kC}, {kC, 4 * kC}, {4 * kC, kC}, {kC, kVp}}) {
-      bench->Args({256, in, out, bf16});
+      // The logits of a GPU's micro-batch are computed in chunks of rows.
+      bench->Args({!on_gpu() ? 256 : out == kVp ? 8192 : 65536, in, out, bf16});
     }
   }
 }

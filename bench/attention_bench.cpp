@@ -1,0 +1,64 @@
+// Times attention at the head count and head size of GPT-2 124M: operations per second. Part of
+// ops_bench.
+
+#include "llmc/ops/attention.h"
+
+#include "ops_bench.h"
+
+namespace llmc::bench {
+namespace {
+
+constexpr std::int64_t kHeads = 12;
+constexpr std::int64_t kHeadSize = 64;
+constexpr float kScale = 0.125f;
+
+void sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"B", "T", "bf16"})->UseRealTime();
+  for (const std::int64_t bf16 : {0, 1}) {
+    bench->Args({4, 64, bf16});
+    bench->Args({on_gpu() ? 64 : 1, 1024, bf16});
+  }
+}
+
+/// What a benchmark of attention works on.
+struct Heads {
+  explicit Heads(const benchmark::State& state)
+      : batch(state.range(0)), length(state.range(1)), dtype(dtype_of(state.range(2))) {}
+
+  /// Multiplications and additions of one T×T product per head, causal half.
+  double product_flops() const {
+    return static_cast<double>(batch * kHeads * length * length * kHeadSize);
+  }
+
+  std::int64_t batch;
+  std::int64_t length;
+  DType dtype;
+  Stream stream{Device::open()};
+  Tensors make{stream};
+  const Tensor qkv = make.normal(dtype, {batch, length, 3 * kHeads, kHeadSize});
+  const Tensor out = make.zeros(dtype, {batch, length, kHeads, kHeadSize});
+  const Tensor lse = make.zeros(DType::kF32, {batch, kHeads, length});
+};
+
+void attention(benchmark::State& state) {
+  Heads h(state);
+  time_arithmetic(state, h.stream, 2 * h.product_flops(),
+                  [&] { attention_forward(h.stream, h.out, h.lse, h.qkv, kHeads, kScale); });
+}
+BENCHMARK(attention)->Apply(sizes);
+
+void attention_gradient(benchmark::State& state) {
+  Heads h(state);
+  const Tensor dqkv = h.make.zeros(h.dtype, h.qkv.shape());
+  const Tensor dout = h.make.normal(h.dtype, h.out.shape());
+  const Tensor scratch = h.make.scratch(
+      attention_backward_scratch(h.stream, h.dtype, h.batch, h.length, kHeads, kHeads, kHeadSize));
+  attention_forward(h.stream, h.out, h.lse, h.qkv, kHeads, kScale);
+  time_arithmetic(state, h.stream, 5 * h.product_flops(), [&] {
+    attention_backward(h.stream, dqkv, dout, h.qkv, h.out, h.lse, scratch, kHeads, kScale);
+  });
+}
+BENCHMARK(attention_gradient)->Apply(sizes);
+
+}  // namespace
+}  // namespace llmc::bench
