@@ -21,11 +21,11 @@ constexpr int kVectors = kTwo ? 2 : 4;
 template <int N, bool kTwo, class Out, class In, class Fn>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(Out* out, const In* a, const In* b, std::int64_t n, Fn fn) {
-  const auto apply = [&](In x, In y) {
+  const auto apply = [&](float x, float y) {
     if constexpr (kTwo) {
-      return from_float<Out>(fn(to_float(x), to_float(y)));
+      return fn(x, y);
     } else {
-      return from_float<Out>(fn(to_float(x)));
+      return fn(x);
     }
   };
   const std::int64_t vectors = n / N;
@@ -46,11 +46,13 @@ __global__ void __launch_bounds__(kThreads)
     if (v >= vectors) break;
     Vec<Out, N> result;
 #pragma unroll
-    for (int i = 0; i < N; ++i) result.at[i] = apply(x[k].at[i], kTwo ? y[k].at[i] : In());
+    for (int i = 0; i < N; ++i) result.set(i, apply(x[k].get(i), kTwo ? y[k].get(i) : 0.0f));
     result.store(out + v * N);
   }
   const std::int64_t i = vectors * N + threadIdx.x;
-  if (blockIdx.x == gridDim.x - 1 && i < n) out[i] = apply(a[i], kTwo ? b[i] : In());
+  if (blockIdx.x == gridDim.x - 1 && i < n) {
+    out[i] = from_float<Out>(apply(to_float(a[i]), kTwo ? to_float(b[i]) : 0.0f));
+  }
 }
 
 template <bool kTwo, class Out, class In, class Fn>
