@@ -152,6 +152,61 @@ TEST_P(AdamW, StochasticRoundingFollowsItsDefinitionForAnySlicing) {
   EXPECT_EQ(update_cut({0, 1, 8, 4099, kCount}), whole);
 }
 
+TEST_P(AdamW, ManyRangesOfAnyKindAreUpdatedAtOnce) {
+  Stream stream = open();
+  // Ranges of 1 to 20 elements, one after the other with a gap, as fp32 and as bf16 with masters.
+  constexpr std::int64_t kRanges = 1200;
+  constexpr std::int64_t kStride = 21;
+  constexpr std::int64_t kTotal = kRanges * kStride;
+  const auto start = TestTensor::random(stream, DType::kF32, {kTotal}, 1);
+  const auto grad = TestTensor::random(stream, DType::kF32, {kTotal}, 2);
+  const TestTensor param(stream, DType::kF32, {kTotal}, start.values());
+  const TestTensor rounded_param(stream, DType::kBF16, {kTotal});
+  const TestTensor master(stream, DType::kF32, {kTotal}, start.values());
+  const TestTensor m[2] = {{stream, DType::kF32, {kTotal}}, {stream, DType::kF32, {kTotal}}};
+  const TestTensor v[2] = {{stream, DType::kF32, {kTotal}}, {stream, DType::kF32, {kTotal}}};
+  TestStruct<StepBlock> block(stream, block_of(3));
+  std::vector<AdamWRange> ranges;
+  for (std::int64_t i = 0; i < kRanges; ++i) {
+    const auto slice = [&](const Tensor& t) { return t.flat(i * kStride, 1 + i % 20); };
+    const bool decay = i % 3 != 0;
+    ranges.push_back({slice(param), {}, slice(m[0]), slice(v[0]), slice(grad), i * kStride, decay});
+    if (i % 100 == 99) {  // then the same as bf16
+      for (std::int64_t j = i - 99; j <= i; ++j) {
+        const auto part = [&](const Tensor& t) { return t.flat(j * kStride, 1 + j % 20); };
+        ranges.push_back({part(rounded_param), part(master), part(m[1]), part(v[1]), part(grad),
+                          j * kStride, j % 3 != 0});
+      }
+    }
+  }
+  adamw_update(stream, ranges, block.device(), kOptions);
+  AdamWState decayed{start.values(), Values(kTotal), Values(kTotal)};
+  AdamWState plain = decayed;
+  AdamWOptions no_decay = kOptions;
+  no_decay.weight_decay = 0;
+  adamw(decayed, grad.values(), block.get().lr, block.get().grad_scale, kOptions, 3);
+  adamw(plain, grad.values(), block.get().lr, block.get().grad_scale, no_decay, 3);
+  Values exact = start.values();
+  for (std::int64_t i = 0; i < kTotal; ++i) {
+    const std::int64_t range = i / kStride;
+    if (i % kStride > range % 20) continue;  // in the gap
+    const auto at = static_cast<std::size_t>(i);
+    exact[at] = range % 3 != 0 ? decayed.theta[at] : plain.theta[at];
+  }
+  expect_close("theta", param.values(), exact, 16);
+  EXPECT_EQ(master.bytes(), param.bytes());
+  const Values theta = master.values();
+  const Values got = rounded_param.values();
+  for (std::int64_t i = 0; i < kTotal; ++i) {
+    const bool in_gap = i % kStride > i / kStride % 20;
+    const auto at = static_cast<std::size_t>(i);
+    EXPECT_EQ(got[at], in_gap ? 0.0f
+                              : rounded(static_cast<float>(theta[at]), block.get().seed, i,
+                                        block.get().step))
+        << i;
+  }
+}
+
 TEST_P(AdamW, StochasticRoundingIsUnbiased) {
   Stream stream = open();
   constexpr std::int64_t kCount = 1 << 16;

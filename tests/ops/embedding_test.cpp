@@ -1,6 +1,7 @@
 #include "llmc/ops/embedding.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/isa_test.h"
 #include "support/oracle.h"
@@ -106,6 +107,82 @@ TEST_P(Embedding, Backward) {
   }
 }
 
+TEST_P(Embedding, BackwardOfOneTokenEverywhere) {
+  Stream stream = open();
+  const Sizes s{64, 1024, 24, 50304, 1024};
+  constexpr double kToken = 50256;
+  for (const DType dtype : kFloatTypes) {
+    const auto tokens = TestTensor::filled(stream, DType::kI32, {s.B, s.T}, kToken);
+    const auto dout = TestTensor::random(stream, dtype, {s.B, s.T, s.C}, 3);
+    const TestTensor dwte(stream, DType::kF32, {s.V, s.C});
+    const auto scratch =
+        TestTensor::scratch(stream, embedding_backward_scratch(stream, s.B, s.T, s.C));
+    embedding_backward(stream, dwte, {}, dout, tokens, scratch, false);
+    Values sum(static_cast<std::size_t>(s.C));
+    const Values dy = dout.values();
+    for (std::size_t i = 0; i < dy.size(); ++i) sum[i % sum.size()] += dy[i];
+    Values exact(static_cast<std::size_t>(s.V * s.C));
+    std::copy(sum.begin(), sum.end(), exact.begin() + static_cast<std::ptrdiff_t>(kToken) * s.C);
+    expect_close("dwte", dwte.values(), exact, s.B * s.T);
+  }
+}
+
+TEST_P(Embedding, BackwardOfFourMicroStepsAddsUp) {
+  Stream stream = open();
+  const Sizes s{3, 200, 40, 6, 210};
+  const auto value_count = static_cast<std::size_t>(s.C);
+  const TestTensor dwte(stream, DType::kF32, {s.V, s.C});
+  const auto dwpe = TestTensor::nan(stream, DType::kF32, {s.max_T, s.C});
+  Values te(static_cast<std::size_t>(s.V * s.C));
+  Values pe(static_cast<std::size_t>(s.max_T * s.C));
+  const auto scratch =
+      TestTensor::scratch(stream, embedding_backward_scratch(stream, s.B, s.T, s.C));
+  const Values token = some_tokens(s);
+  const TestTensor tokens(stream, DType::kI32, {s.B, s.T}, token);
+  for (std::uint32_t step = 0; step < 4; ++step) {
+    const auto dout = TestTensor::random(stream, DType::kBF16, {s.B, s.T, s.C}, step);
+    embedding_backward(stream, dwte, dwpe, dout, tokens, scratch, step > 0);
+    const Values dy = dout.values();
+    for (std::size_t i = 0; i < dy.size(); ++i) {
+      const std::size_t row = i / value_count;
+      te[static_cast<std::size_t>(token[row]) * value_count + i % value_count] += dy[i];
+      pe[row % static_cast<std::size_t>(s.T) * value_count + i % value_count] += dy[i];
+    }
+  }
+  expect_close("dwte", dwte.values(), te, 4 * s.B * s.T);
+  expect_close("dwpe", dwpe.values(), pe, 4 * s.B);
+}
+
+TEST_P(Embedding, VectorsMayStartAtAnyElement) {
+  Stream stream = open();
+  const Sizes s{2, 3, 16, 5, 3};
+  const Values token = some_tokens(s);
+  const TestTensor tokens(stream, DType::kI32, {s.B, s.T}, token);
+  const auto shifted = [](const TestTensor& t, Shape shape) {
+    return Tensor(t).flat(1, shape.numel()).view(shape);
+  };
+  for (const DType dtype : kFloatTypes) {
+    const auto wte = TestTensor::random(stream, dtype, {1 + s.V * s.C}, 1);
+    const TestTensor out(stream, dtype, {1 + s.B * s.T * s.C});
+    embedding_forward(stream, shifted(out, {s.B, s.T, s.C}), tokens, shifted(wte, {s.V, s.C}), {});
+    const TestTensor dwte(stream, DType::kF32, {1 + s.V * s.C});
+    const auto scratch =
+        TestTensor::scratch(stream, embedding_backward_scratch(stream, s.B, s.T, s.C));
+    embedding_backward(stream, shifted(dwte, {s.V, s.C}), {}, shifted(out, {s.B, s.T, s.C}), tokens,
+                       scratch, false);
+    Values exact(static_cast<std::size_t>(1 + s.V * s.C));
+    const Values vectors = wte.values();
+    const Values y = out.values();
+    const auto C = static_cast<std::size_t>(s.C);
+    for (std::size_t i = 0; i + 1 < y.size(); ++i) {
+      const std::size_t from = static_cast<std::size_t>(token[i / C]) * C + i % C;
+      EXPECT_EQ(y[1 + i], vectors[1 + from]) << i;
+      exact[1 + from] += vectors[1 + from];
+    }
+    expect_close("dwte", dwte.values(), exact, s.B * s.T);
+  }
+}
+
 TEST_P(Embedding, ThreadsDoNotChangeBits) {
   expect_same_bits_for_any_threads([](Stream& stream) {
     const Sizes s{4, 33, 193, 7, 40};
@@ -135,8 +212,26 @@ TEST(EmbeddingErrors, NameTheTensor) {
                [&] { embedding_forward(stream, floats, tokens, wte, wpe); });
   expect_error(ErrorKind::kInput, "[embedding_backward] dwte",
                [&] { embedding_backward(stream, floats, {}, out, tokens, {}, false); });
+}
+
+TEST(EmbeddingErrors, ATokenOutOfRangeIsRefusedOrMakesItsVectorNan) {
+  Stream stream = open_stream();
+  const auto wte = TestTensor::filled(stream, DType::kF32, {5, 4}, 0.5);
+  const TestTensor wpe(stream, DType::kF32, {3, 4});
+  const TestTensor out(stream, DType::kF32, {2, 3, 4});
   for (const double bad : {-1.0, 5.0}) {
     const TestTensor wrong(stream, DType::kI32, {2, 3}, {0, 1, 2, 3, 4, bad});
+    if (backend_name() != "cpu") {
+      embedding_forward(stream, out, wrong, wte, {});
+      const Values y = out.values();
+      for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(y[i], 0.5);
+      for (std::size_t i = 20; i < 24; ++i) EXPECT_TRUE(std::isnan(y[i]));
+      const TestTensor dwte(stream, DType::kF32, {5, 4});
+      const auto scratch = TestTensor::scratch(stream, embedding_backward_scratch(stream, 2, 3, 4));
+      embedding_backward(stream, dwte, {}, out, wrong, scratch, false);
+      for (const double d : dwte.values()) EXPECT_EQ(d, 0.5);
+      continue;
+    }
     expect_error(ErrorKind::kInput, "[embedding_forward] tokens: expected 0 to 4, got",
                  [&] { embedding_forward(stream, out, wrong, wte, wpe); });
     expect_error(ErrorKind::kInput, "[embedding_backward] tokens: expected 0 to 4, got",

@@ -17,8 +17,10 @@ INSTANTIATE_TEST_SUITE_P(Isa, CrossEntropy, ::testing::ValuesIn(available_isas()
 struct Sizes {
   std::int64_t R, V, Vp;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1},       {3, 2, 5},         {5, 17, 17},
-                            {4, 4099, 4160}, {3, 50257, 50304}, {67, 131, 192}};
+/// The last ones have rows that start anywhere, and more columns than a GPU's shared memory holds.
+constexpr Sizes kSizes[] = {{1, 1, 1},         {3, 2, 5},          {5, 17, 17},
+                            {4, 4099, 4160},   {67, 131, 192},     {3, 50257, 50304},
+                            {9, 50257, 50259}, {2, 150001, 150003}};
 
 /// Every fourth row does not count.
 Values some_targets(const Sizes& s) {
@@ -74,6 +76,51 @@ TEST_P(CrossEntropy, ForwardAndBackward) {
   }
 }
 
+TEST_P(CrossEntropy, LogitsMayStartAtAnyElement) {
+  Stream stream = open();
+  const Sizes s{3, 1021, 1024};
+  const Values target = some_targets(s);
+  const TestTensor targets(stream, DType::kI32, {s.R}, target);
+  for (const DType dtype : kFloatTypes) {
+    for (const std::int64_t first : {1, 3, 4}) {
+      const auto whole = TestTensor::random(stream, dtype, {first + s.R * s.Vp + 1}, 1, 3.0);
+      const Values before = whole.values();
+      const auto begin = before.begin() + first;
+      const Values x(begin, begin + s.R * s.Vp);
+      const auto exact = cross_entropy(Arithmetic::kExact, x, target, s.V, 1.0);
+      const auto plain = cross_entropy(Arithmetic::kPlainBf16, x, target, s.V, 1.0);
+      const Tensor logits = Tensor(whole).flat(first, s.R * s.Vp).view({s.R, s.Vp});
+      const auto losses = TestTensor::nan(stream, DType::kF32, {s.R});
+      cross_entropy_backward(stream, losses, logits, targets, s.V, 1.0f, nullptr);
+      expect_close("losses", losses.values(), exact.losses, 16);
+      const TestTensor d(stream, dtype, {s.R, s.Vp});
+      copy(stream, d, logits);
+      expect_close("dlogits", d, exact.dlogits, plain.dlogits, 64);
+      const Values after = whole.values();
+      EXPECT_TRUE(std::equal(before.begin(), begin, after.begin()));
+      EXPECT_EQ(after.back(), before.back());
+    }
+  }
+}
+
+TEST_P(CrossEntropy, MicroStepsAddUp) {
+  Stream stream = open();
+  const Sizes s{1030, 7, 8};
+  const Values target = some_targets(s);
+  const TestTensor targets(stream, DType::kI32, {s.R}, target);
+  TestStruct<StepBlock> block(stream);
+  double sum = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const auto logits = TestTensor::random(stream, DType::kBF16, {s.R, s.Vp}, i);
+    const TestTensor losses(stream, DType::kF32, {s.R});
+    cross_entropy_backward(stream, losses, logits, targets, s.V, 0.1f, block.device());
+    for (const double loss : losses.values()) sum += loss;
+  }
+  EXPECT_NEAR(block.get().loss_sum, sum, 1e-12 * sum);
+  EXPECT_EQ(block.get().counted_tokens,
+            4 * std::count_if(target.begin(), target.end(), [](double t) { return t >= 0; }));
+}
+
 TEST_P(CrossEntropy, EveryProbabilityIsAccurate) {
   Stream stream = open();
   const Sizes s{2, 1003, 1003};
@@ -92,19 +139,22 @@ TEST_P(CrossEntropy, EveryProbabilityIsAccurate) {
 
 TEST_P(CrossEntropy, StaysFiniteAndExactFarBelowTheMaximum) {
   Stream stream = open();
-  for (const double gap : {50.0, 90.0, 104.0, 200.0, 5000.0}) {
-    Values x(40, 0.0);
-    x[7] = gap;
-    const TestTensor logits(stream, DType::kF32, {2, 20}, x);
-    const TestTensor targets(stream, DType::kI32, {2}, {3, 3});
-    const TestTensor losses(stream, DType::kF32, {2});
-    cross_entropy_backward(stream, losses, logits, targets, 20, 1.0f, nullptr);
-    EXPECT_NEAR(losses.values()[0], gap, 1e-6 * gap);
-    EXPECT_NEAR(losses.values()[1], std::log(20.0), 1e-6);
-    const Values d = logits.values();
-    EXPECT_EQ(d[3], -1);
-    EXPECT_NEAR(d[7], 1, 1e-6);
-    EXPECT_NEAR(d[23], 1.0 / 20 - 1, 1e-6);
+  for (const double largest : {50.0, 90.0, 104.0, 200.0, 5000.0}) {
+    for (const DType dtype : kFloatTypes) {
+      Values x(40, 0.0);
+      x[7] = largest;
+      const TestTensor logits(stream, dtype, {2, 20}, x);
+      const TestTensor targets(stream, DType::kI32, {2}, {3, 3});
+      const TestTensor losses(stream, DType::kF32, {2});
+      const double gap = logits.values()[7];
+      cross_entropy_backward(stream, losses, logits, targets, 20, 1.0f, nullptr);
+      EXPECT_NEAR(losses.values()[0], gap, 1e-6 * gap);
+      EXPECT_NEAR(losses.values()[1], std::log(20.0), 1e-6);
+      const Values d = logits.values();
+      EXPECT_EQ(d[3], -1);
+      EXPECT_NEAR(d[7], 1, 1e-6);
+      EXPECT_NEAR(d[23], 1.0 / 20 - 1, dtype == DType::kF32 ? 1e-6 : 0x1p-9);
+    }
   }
 }
 
@@ -165,8 +215,22 @@ TEST(CrossEntropyErrors, NameTheArgument) {
                [&] { cross_entropy_backward(stream, losses, logits, losses, 4, 1.0f, nullptr); });
   expect_error(ErrorKind::kInput, "[cross_entropy_forward] losses",
                [&] { cross_entropy_forward(stream, logits, logits, targets, 4, nullptr); });
+}
+
+TEST(CrossEntropyErrors, ATargetOutOfRangeIsRefusedOrMakesTheLossNan) {
+  Stream stream = open_stream();
+  const TestTensor logits(stream, DType::kF32, {2, 4});
+  const TestTensor losses(stream, DType::kF32, {2});
   for (const double bad : {-2.0, 4.0}) {
     const TestTensor wrong(stream, DType::kI32, {2}, {0, bad});
+    if (backend_name() != "cpu") {
+      TestStruct<StepBlock> block(stream);
+      cross_entropy_forward(stream, losses, logits, wrong, 4, block.device());
+      EXPECT_NEAR(losses.values()[0], std::log(4.0), 1e-6);
+      EXPECT_TRUE(std::isnan(losses.values()[1]));
+      EXPECT_TRUE(std::isnan(block.get().loss_sum));
+      continue;
+    }
     expect_error(ErrorKind::kInput, "[cross_entropy_forward] targets: expected -1 to 3, got",
                  [&] { cross_entropy_forward(stream, losses, logits, wrong, 4, nullptr); });
   }

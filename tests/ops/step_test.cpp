@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
+#include "llmc/ops/adamw.h"
+#include "llmc/ops/loss.h"
 #include "ops/isa_test.h"
 #include "support/tolerance.h"
 
@@ -46,6 +50,23 @@ TEST_P(SumOfSquares, SlicesAndThreadsDoNotChangeBits) {
     EXPECT_EQ(sliced.bytes(), partials.bytes());
     return bytes_of(partials);
   });
+}
+
+TEST_P(SumOfSquares, TheFirstElementMayLieAnywhere) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    const std::int64_t n = 2 * kNormBlock + 3;
+    const auto values = TestTensor::random(stream, dtype, {n}, 1);
+    const TestTensor partials(stream, DType::kF32, {3});
+    sum_of_squares(stream, partials, values);
+    for (const std::int64_t first : {1, 3}) {
+      const TestTensor shifted(stream, dtype, {first + n});
+      copy(stream, Tensor(shifted).flat(first, n), values);
+      const TestTensor again(stream, DType::kF32, {3});
+      sum_of_squares(stream, again, Tensor(shifted).flat(first, n));
+      EXPECT_EQ(again.bytes(), partials.bytes());
+    }
+  }
 }
 
 /// Runs steps with given losses and norms through the guard.
@@ -131,6 +152,59 @@ TEST_F(Guard, NonFiniteValuesSkipAndNeverEnterTheWindows) {
   EXPECT_EQ(block_.get().updates, 1);
   EXPECT_EQ(step(1, 1).skip, kNoSkip);
   EXPECT_EQ(block_.get().updates, 2);
+}
+
+TEST_F(Guard, ManyPartialsAreAddedInDouble) {
+  Values squares = TestTensor::random(stream_, DType::kF32, {100003}, 1, 100.0).values();
+  for (double& x : squares) x = std::abs(x);
+  const TestTensor partials(stream_, DType::kF32, {100003}, squares);
+  StepBlock b;
+  b.nominal_tokens = 6;
+  b.loss_sum = 3;
+  b.counted_tokens = 6;
+  block_.set(b);
+  finish_gradients(stream_, block_.device(), guard_.device(), partials, {});
+  const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
+  EXPECT_FLOAT_EQ(block_.get().grad_norm, static_cast<float>(std::sqrt(sum)));
+}
+
+TEST_F(Guard, AStepWithANanLogitIsSkippedAndTheNextOneIsNot) {
+  // Nothing is read back before the end: the decision is made where the step block lies.
+  const std::int64_t R = 8;
+  const std::int64_t V = 16;
+  const std::int64_t n = 100;
+  Values bad(static_cast<std::size_t>(R * V), 0.25);
+  bad[3 * V + 5] = std::numeric_limits<double>::quiet_NaN();
+  const TestTensor targets(stream_, DType::kI32, {R}, {0, 1, 2, 3, 4, 5, 6, 7});
+  const TestTensor losses(stream_, DType::kF32, {R});
+  const auto start = TestTensor::random(stream_, DType::kF32, {n}, 1);
+  const auto grad = TestTensor::random(stream_, DType::kF32, {n}, 2);
+  const TestTensor partials(stream_, DType::kF32, {1});
+  const auto run = [&](const std::vector<Values>& steps) {
+    const TestTensor param(stream_, DType::kF32, {n}, start.values());
+    const TestTensor m(stream_, DType::kF32, {n});
+    const TestTensor v(stream_, DType::kF32, {n});
+    const AdamWRange range{param, {}, m, v, grad};
+    block_.set({});
+    guard_.set({});
+    std::vector<TestTensor> logits;
+    for (const Values& x : steps) logits.emplace_back(stream_, DType::kF32, Shape{R, V}, x);
+    for (const TestTensor& x : logits) {
+      begin_step(stream_, block_.device(), {.lr = 0.1f, .seed = 1, .step = 0, .nominal_tokens = 8});
+      cross_entropy_backward(stream_, losses, x, targets, V, 0.125f, block_.device());
+      sum_of_squares(stream_, partials, grad);
+      finish_gradients(stream_, block_.device(), guard_.device(), partials, {.grad_clip = 1.0f});
+      adamw_update(stream_, {&range, 1}, block_.device(), {});
+    }
+    return bytes_of(param, m, v);
+  };
+  const Values good(bad.size(), 0.25);
+  const auto expected = run({good});
+  EXPECT_EQ(run({bad, good}), expected);
+  EXPECT_EQ(block_.get().updates, 1);
+  EXPECT_EQ(guard_.get().loss.count, 1);
+  run({good, bad});
+  EXPECT_EQ(block_.get().skip, kNonFiniteLoss);
 }
 
 TEST_F(Guard, OutliersAreJudgedOnceTheWindowIsFull) {
