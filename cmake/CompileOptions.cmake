@@ -7,10 +7,11 @@ if(LLMC_WERROR)
   list(APPEND llmc_warnings -Werror)
 endif()
 string(REPLACE ";" "," llmc_host_warnings "${llmc_warnings}")
+# CMake knows of CUDA in C++20 only from 3.26 on, hence the plain flag.
 target_compile_options(llmc_compile_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${llmc_warnings};-Wpedantic>"
   $<$<COMPILE_LANG_AND_ID:CXX,Clang,AppleClang>:-Wno-pass-failed>
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=${llmc_host_warnings}>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-lineinfo;-Xcompiler=${llmc_host_warnings}>")
 
 if(LLMC_SANITIZE)
   target_compile_options(llmc_compile_options INTERFACE
