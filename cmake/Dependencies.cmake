@@ -15,6 +15,7 @@ find_package(Threads REQUIRED)
 
 if(LLMC_BACKEND STREQUAL "cuda")
   find_package(CUDAToolkit 12.4 REQUIRED)
+  include(cmake/Cudnn.cmake)
 endif()
 
 if(LLMC_BACKEND STREQUAL "cpu" AND LLMC_OPENMP)

@@ -13,6 +13,9 @@ install(TARGETS llmc EXPORT llmcTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBD
 install(EXPORT llmcTargets NAMESPACE llmc:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_BINARY_DIR}/llmcConfig.cmake ${PROJECT_BINARY_DIR}/llmcConfigVersion.cmake
         DESTINATION ${config_dir})
+if(LLMC_USES_CUDNN)
+  install(FILES cmake/FindCUDNN.cmake DESTINATION ${config_dir})
+endif()
 install(DIRECTORY include/llmc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(LLMC_BUILD_APPS)
   install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/llmc)

@@ -1,8 +1,11 @@
 #include "llmc/ops/attention.h"
 
+#include <algorithm>
+
 #include "ops/attention_check.h"
 #include "ops/check.h"
 #include "ops/cuda/attention_decode.h"
+#include "ops/cuda/cudnn_attention.h"
 #include "ops/cuda/flash_attention.h"
 
 namespace llmc {
@@ -36,21 +39,28 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
   args.q_token = args.kv_token = h.qkv_stride();
   args.q_sequence = args.kv_sequence = h.T * h.qkv_stride();
   args.scale = scale;
-  cuda::flash_attention_forward(stream.impl(), args);
+  if (!cuda::cudnn_attention_forward(stream.impl(), args)) {
+    cuda::flash_attention_forward(stream.impl(), args);
+  }
 }
 
-std::int64_t attention_backward_scratch(Stream& /*stream*/, DType /*dtype*/, std::int64_t batch,
+std::int64_t attention_backward_scratch(Stream& stream, DType dtype, std::int64_t batch,
                                         std::int64_t tokens, std::int64_t n_head,
-                                        std::int64_t /*n_kv_head*/, std::int64_t head_size) {
-  return cuda::flash_attention_backward_scratch(batch, n_head, tokens, head_size);
+                                        std::int64_t n_kv_head, std::int64_t head_size) {
+  const cuda::CurrentDevice current(stream.impl().ordinal());
+  const std::int64_t cudnn = cuda::cudnn_attention_backward_scratch(
+      stream.impl(), dtype, {batch, tokens, n_head, n_kv_head, head_size});
+  // Smaller batches in the same scratch may be ones that cuDNN does not take.
+  return std::max(cudnn, cuda::flash_attention_backward_scratch(batch, n_head, tokens, head_size));
 }
 
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
                         const Tensor& out, const Tensor& lse, const Tensor& scratch,
                         std::int64_t n_kv_head, float scale) {
   const AttentionHeads h = expect_attention_backward(dqkv, dout, qkv, out, lse, n_kv_head);
+  // cuDNN makes do with what there is.
   expect_scratch("attention_backward", scratch,
-                 attention_backward_scratch(stream, qkv.dtype(), h.B, h.T, h.NH, h.NKV, h.HS));
+                 cuda::flash_attention_backward_scratch(h.B, h.NH, h.T, h.HS));
   if (out.numel() == 0) return;
   const cuda::CurrentDevice current(stream.impl().ordinal());
   cuda::FlashBackward args{};
@@ -63,7 +73,9 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
   args.lse = lse.data<float>();
   args.scratch = scratch.raw();
   args.scale = scale;
-  cuda::flash_attention_backward(stream.impl(), args);
+  if (!cuda::cudnn_attention_backward(stream.impl(), args, scratch.numel())) {
+    cuda::flash_attention_backward(stream.impl(), args);
+  }
 }
 
 void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
