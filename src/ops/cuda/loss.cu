@@ -1,6 +1,6 @@
 #include "llmc/ops/loss.h"
 
-#include <cuda_pipeline.h>
+#include <cuda_pipeline_primitives.h>
 
 #include <algorithm>
 
