@@ -10,8 +10,19 @@
 namespace llmc::testing {
 namespace {
 
-class Attention : public IsaTest {};
-INSTANTIATE_TEST_SUITE_P(Isa, Attention, ::testing::ValuesIn(available_isas()), isa_name);
+/// On a GPU, each of DeviceOptions::attention in place of the instruction sets.
+class Attention : public IsaTest {
+ protected:
+  Stream open(int threads = 2) const override {
+    if (backend_name() == "cpu") return IsaTest::open(threads);
+    return Stream(Device::open({.attention = GetParam()}));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Isa, Attention,
+                         ::testing::ValuesIn(backend_name() == "cpu"
+                                                 ? available_isas()
+                                                 : std::vector<std::string>{"own", "auto"}),
+                         isa_name);
 
 constexpr AttentionSizes kSizes[] = {
     {1, 1, 1, 1, 1},    {2, 1, 3, 3, 64},    {1, 2, 2, 1, 8},    {2, 7, 3, 3, 13},

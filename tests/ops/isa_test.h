@@ -16,7 +16,7 @@ inline constexpr DType kFloatTypes[] = {DType::kF32, DType::kBF16};
 /// Tests of one op, run on every instruction set of this machine.
 class IsaTest : public ::testing::TestWithParam<std::string> {
  protected:
-  Stream open(int threads = 2) const { return open_stream(GetParam(), threads); }
+  virtual Stream open(int threads = 2) const { return open_stream(GetParam(), threads); }
 
   /// compute(stream) returns the bytes of an op's results; they must not depend on the threads.
   template <class Compute>
