@@ -33,7 +33,9 @@ function(llmc_download_cudnn_frontend folder)
   file(ARCHIVE_EXTRACT INPUT "${folder}/${package}" DESTINATION "${folder}" PATTERNS include/*)
 endfunction()
 
+list(PREPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}")
 find_package(CUDNN ${llmc_cudnn_oldest} QUIET)
+list(POP_FRONT CMAKE_MODULE_PATH)
 if(CUDNN_FOUND)
   find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
             HINTS ${CUDNN_FRONTEND_ROOT} ENV CUDNN_FRONTEND_ROOT ${CUDNN_INCLUDE_DIR}
