@@ -8,6 +8,21 @@
 
 namespace llmc {
 
+namespace {
+
+/// Rows of a chunk, at most `most`, so that chunks are as equal as possible; where a few more
+/// chunks make all of them whole tiles of the matrix product, that many.
+std::int64_t even_chunk(std::int64_t rows, std::int64_t most) {
+  constexpr std::int64_t kTile = 128;
+  const std::int64_t fewest = (rows + most - 1) / most;
+  for (std::int64_t chunks = fewest; chunks <= 2 * fewest; ++chunks) {
+    if (rows % (chunks * kTile) == 0) return rows / chunks;
+  }
+  return (rows + fewest - 1) / fewest;
+}
+
+}  // namespace
+
 LmHead::LmHead(LayerPlan& plan, ParameterSet::Id weight, std::int64_t vocab_size,
                std::int64_t chunk_bytes)
     : weight_(weight),
@@ -23,8 +38,7 @@ LmHead::LmHead(LayerPlan& plan, ParameterSet::Id weight, std::int64_t vocab_size
   const std::int64_t row_bytes =
       padded_vocab_size_ * static_cast<std::int64_t>(size_of(plan.dtype()));
   const std::int64_t most = std::clamp<std::int64_t>(chunk_bytes / row_bytes, 1, plan.rows());
-  const std::int64_t chunks = (plan.rows() + most - 1) / most;
-  chunk_rows_ = (plan.rows() + chunks - 1) / chunks;  // as equal as possible
+  chunk_rows_ = even_chunk(plan.rows(), most);
   logits_ = plan.activations.share("logits", plan.dtype(), {chunk_rows_, padded_vocab_size_});
 }
 

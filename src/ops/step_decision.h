@@ -3,7 +3,6 @@
 // What a step starts from, and how it is judged: every backend runs this same code, on whichever
 // processor the step block lies. constexpr lets the CUDA compiler call it from kernels.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -41,7 +40,7 @@ constexpr float standard_score(const OutlierWindow& window, float x) {
 constexpr void accept(OutlierWindow& window, float x) {
   window.values[window.next] = x;
   window.next = (window.next + 1) % OutlierWindow::kSize;
-  window.count = std::min(window.count + 1, OutlierWindow::kSize);
+  if (window.count < OutlierWindow::kSize) ++window.count;
 }
 
 constexpr SkipReason judge(const StepBlock& block, const GuardOptions& options) {

@@ -83,8 +83,13 @@ void expect_product(const TestTensor& c, const Values& before, const Inputs& inp
   for (std::int64_t e = 0; e < count; e += std::max<std::int64_t>(1, count / samples)) {
     ExactSum sum = product_element(a, b, sizes.k, e / sizes.n, e % sizes.n);
     sum.scale(static_cast<double>(options.alpha));
-    if (options.beta != 0.0f) sum.add(static_cast<double>(options.beta) * at(before, e));
-    ASSERT_NEAR(at(actual, e), sum.value, sum_tolerance(sum, sizes.k, c->dtype()))
+    double tolerance = 0;
+    if (options.beta != 0.0f) {
+      tolerance = addition_tolerance(sum.value, c->dtype());
+      sum.add(static_cast<double>(options.beta) * at(before, e));
+    }
+    tolerance += sum_tolerance(sum, sizes.k, c->dtype());
+    ASSERT_NEAR(at(actual, e), sum.value, tolerance)
         << "element (" << e / sizes.n << ", " << e % sizes.n << ")";
   }
 }
@@ -222,8 +227,9 @@ TEST_P(LinearTest, Forward) {
         const Values actual = out.values(), added = bias.values();
         for (std::int64_t e = 0; e < n * oc; ++e) {
           ExactSum sum = product_element(a, b, c, e / oc, e % oc);
+          const double tolerance = with_bias ? addition_tolerance(sum.value, type) : 0.0;
           if (with_bias) sum.add(at(added, e % oc));
-          ASSERT_NEAR(at(actual, e), sum.value, sum_tolerance(sum, c, type)) << e;
+          ASSERT_NEAR(at(actual, e), sum.value, tolerance + sum_tolerance(sum, c, type)) << e;
         }
       }
     }

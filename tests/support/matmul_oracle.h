@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "llmc/core/device.h"
 #include "llmc/core/dtype.h"
 #include "support/test_tensor.h"
 
@@ -52,6 +53,13 @@ inline double sum_tolerance(const ExactSum& exact, std::int64_t terms, DType dty
   constexpr double kF32Rounding = 0x1p-24, kBF16Rounding = 0x1p-8;
   const double sum = (3.0 + std::sqrt(static_cast<double>(terms))) * kF32Rounding * exact.magnitude;
   return sum + (dtype == DType::kBF16 ? kBF16Rounding * (std::abs(exact.value) + sum) : 0.0);
+}
+
+/// What is allowed besides where something is added to a product in the same call: GPU libraries
+/// round the product to bf16 first, as two plain operations would.
+inline double addition_tolerance(double product, DType dtype) {
+  const bool rounds = dtype == DType::kBF16 && backend_name() != "cpu";
+  return rounds ? 0x1p-8 * std::abs(product) : 0.0;
 }
 
 }  // namespace llmc::testing
