@@ -24,6 +24,7 @@ using testing::expect_error;
 using testing::kFloatTypes;
 using testing::product_element;
 using testing::StoredMatrix;
+using testing::addition_tolerance;
 using testing::sum_tolerance;
 using testing::TestTensor;
 using testing::Values;

@@ -58,9 +58,6 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
                         const Tensor& out, const Tensor& lse, const Tensor& scratch,
                         std::int64_t n_kv_head, float scale) {
   const AttentionHeads h = expect_attention_backward(dqkv, dout, qkv, out, lse, n_kv_head);
-  // cuDNN makes do with what there is.
-  expect_scratch("attention_backward", scratch,
-                 cuda::flash_attention_backward_scratch(h.B, h.NH, h.T, h.HS));
   if (out.numel() == 0) return;
   const cuda::CurrentDevice current(stream.impl().ordinal());
   cuda::FlashBackward args{};
@@ -73,9 +70,11 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
   args.lse = lse.data<float>();
   args.scratch = scratch.raw();
   args.scale = scale;
-  if (!cuda::cudnn_attention_backward(stream.impl(), args, scratch.numel())) {
-    cuda::flash_attention_backward(stream.impl(), args);
-  }
+  // cuDNN makes do with what scratch there is.
+  if (cuda::cudnn_attention_backward(stream.impl(), args, scratch.numel())) return;
+  expect_scratch("attention_backward", scratch,
+                 cuda::flash_attention_backward_scratch(h.B, h.NH, h.T, h.HS));
+  cuda::flash_attention_backward(stream.impl(), args);
 }
 
 void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
