@@ -51,7 +51,7 @@ std::int64_t attention_backward_scratch(Stream& stream, DType dtype, std::int64_
   const std::int64_t cudnn = cuda::cudnn_attention_backward_scratch(
       stream.impl(), dtype, {batch, tokens, n_head, n_kv_head, head_size});
   // Smaller batches in the same scratch may be ones that cuDNN does not take.
-  return std::max(cudnn, cuda::flash_attention_backward_scratch(batch, n_head, tokens, head_size));
+  return std::max(cudnn, cuda::flash_attention_backward_scratch(batch, tokens, n_head));
 }
 
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
@@ -73,7 +73,7 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
   // cuDNN makes do with what scratch there is.
   if (cuda::cudnn_attention_backward(stream.impl(), args, scratch.numel())) return;
   expect_scratch("attention_backward", scratch,
-                 cuda::flash_attention_backward_scratch(h.B, h.NH, h.T, h.HS));
+                 cuda::flash_attention_backward_scratch(h.B, h.T, h.NH));
   cuda::flash_attention_backward(stream.impl(), args);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "core/cuda/device_impl.h"
@@ -47,7 +49,18 @@ struct FlashBackward {
 void flash_attention_backward(Stream::Impl& stream, const FlashBackward& args);
 
 /// Bytes of FlashBackward::scratch.
-std::int64_t flash_attention_backward_scratch(std::int64_t batch, std::int64_t n_head,
-                                              std::int64_t tokens, std::int64_t head_size);
+std::int64_t flash_attention_backward_scratch(std::int64_t batch, std::int64_t tokens,
+                                              std::int64_t n_head);
+
+/// Tokens rounded up to what the backward kernels' row values are stored for.
+constexpr std::int64_t flash_padded_tokens(std::int64_t tokens) {
+  return (tokens + 63) / 64 * 64;
+}
+
+/// The backward pass's first kernel: (lse · log2(e), dout · out) of every query, as
+/// (B, NH, padded tokens), infinite and 0 behind the last. They lie in the scratch.
+const float2* flash_prepare(Stream::Impl& stream, const FlashBackward& args);
+
+inline constexpr float kLog2e = 1.4426950408889634f;
 
 }  // namespace llmc::cuda

@@ -70,16 +70,17 @@ struct RunningSoftmax {
   float largest[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};
 
-  /// Turns scores into weights relative to the new maximum and scales `out` to it.
-  template <class P, int N, int N2>
-  __device__ __forceinline__ void add(Sums<N>& scores, Sums<N2>& out, float scale_log2) {
+  /// Turns scores into weights relative to the new maximum; what was weighed before is to be
+  /// multiplied by `correction`.
+  template <class P, int N>
+  __device__ __forceinline__ void add(Sums<N>& scores, float (&correction)[2], float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float m = scores[0][2 * r];
 #pragma unroll
       for (int n = 0; n < N; ++n) m = fmaxf(m, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
       m = fmaxf(largest[r], row_max(m) * scale_log2);
-      const float correction = P::exp2(largest[r] - m);
+      correction[r] = P::exp2(largest[r] - m);
       largest[r] = m;
       float part = 0.0f;
 #pragma unroll
@@ -90,15 +91,21 @@ struct RunningSoftmax {
           part += scores[n][i];
         }
       }
-      sum[r] = fmaf(sum[r], correction, part);
-#pragma unroll
-      for (int n = 0; n < N2; ++n) {
-        out[n][2 * r] *= correction;
-        out[n][2 * r + 1] *= correction;
-      }
+      sum[r] = fmaf(sum[r], correction[r], part);
     }
   }
 };
+
+/// Multiplies rows g and g + 8; most often by 1, because the maximum seldom grows.
+template <int N>
+__device__ __forceinline__ void scale_rows(Sums<N>& sums, const float (&factor)[2]) {
+  if (!__any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[n][i] *= factor[i / 2];
+  }
+}
 
 template <class P, int kHeadSize>
 __global__ __launch_bounds__(kFlashThreads) void flash_forward_kernel(
@@ -167,7 +174,9 @@ __global__ __launch_bounds__(kFlashThreads) void flash_forward_kernel(
     typename P::template Weights<kKeys> weights[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      softmax[m].template add<P>(scores[m], out[m], a.scale_log2);
+      float correction[2];
+      softmax[m].template add<P>(scores[m], correction, a.scale_log2);
+      scale_rows(out[m], correction);
       weights[m].set(scores[m]);
     }
     P::weigh(out, weights, keys_of(tile) + kKeyTile, Tile::kLd);

@@ -3,6 +3,7 @@
 namespace llmc::cuda {
 
 template void launch_flash_forward<Tf32Products>(Stream::Impl&, const FlashForward&);
-template void launch_flash_backward<Tf32Products>(Stream::Impl&, const FlashBackward&);
+template void launch_flash_backward<Tf32Products>(Stream::Impl&, const FlashBackward&,
+                                                  const float2*);
 
 }  // namespace llmc::cuda

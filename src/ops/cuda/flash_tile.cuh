@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/flash_attention.h"
 #include "ops/cuda/kernel.cuh"
 #include "ops/cuda/warp_products.cuh"
 
@@ -11,14 +12,7 @@ namespace llmc::cuda {
 
 inline constexpr int kFlashWarps = 4;
 inline constexpr int kFlashThreads = kFlashWarps * kWarp;
-inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
-
-template <class T>
-struct alignas(2 * sizeof(T)) Pair {
-  T x;
-  T y;
-};
 
 /// Tiles hold rows of `kHead` elements, the head size rounded up; what lies beyond the head is 0.
 template <class P, int kHead>
@@ -82,30 +76,6 @@ struct FlashTile {
     }
   }
 };
-
-/// Writes factor · sums, 16 rows of a warp, from its registers.
-template <class T, int N>
-__device__ __forceinline__ void store_sums(T* to, std::int64_t stride, int rows, int columns,
-                                           bool aligned, const Sums<N>& sums, float factor) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = lane_id() / 4 + 8 * r;
-    if (row >= rows) break;
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      const int column = 8 * n + lane_id() % 4 * 2;
-      T* const at = to + row * stride + column;
-      const T x = from_float<T>(sums[n][2 * r] * factor);
-      const T y = from_float<T>(sums[n][2 * r + 1] * factor);
-      if (aligned) {
-        if (column < columns) *reinterpret_cast<Pair<T>*>(at) = {x, y};
-      } else {
-        if (column < columns) at[0] = x;
-        if (column + 1 < columns) at[1] = y;
-      }
-    }
-  }
-}
 
 /// The largest or the sum of the values of the four lanes that share a row of sums.
 __device__ __forceinline__ float row_max(float x) {

@@ -72,14 +72,6 @@ __device__ __forceinline__ void copy_16_async(void* shared, const void* global, 
                : "memory");
 }
 
-/// The same for 8 bytes.
-__device__ __forceinline__ void copy_8_async(void* shared, const void* global, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-               :
-               : "r"(shared_address(shared)), "l"(global), "r"(valid ? 8 : 0)
-               : "memory");
-}
-
 /// Ends a group of the copies that this thread began.
 __device__ __forceinline__ void end_copy_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -89,16 +81,6 @@ __device__ __forceinline__ void end_copy_group() {
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
-}
-
-/// A value that other blocks write, read from where they meet.
-__device__ __forceinline__ int load_shared_by_blocks(const int* p) {
-  int x;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
-  return x;
-}
-__device__ __forceinline__ void store_shared_by_blocks(int* p, int x) {
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" : : "l"(p), "r"(x) : "memory");
 }
 
 }  // namespace llmc::cuda

@@ -14,7 +14,6 @@
 //   Weights<K>     16 x K sums, rounded, as left operand
 //   dot            sums += rows · tileᵀ, tile: 8N rows of K
 //   weigh          sums += weights · tile, tile: K rows of at least 8N
-//   weigh_columns  sums += weightsᵀ · tile, weights: a tile of K rows of at least 16
 // where dot and weigh take M left operands at once and read the tile only once for them.
 
 #include <cuda_bf16.h>
@@ -71,18 +70,6 @@ struct Bf16Products {
         }
       }
     }
-    /// Writes the 16 x K weights to a tile.
-    __device__ __forceinline__ void store(Element* tile, int ld) const {
-      Element* const corner = tile + lane_id() / 4 * ld + lane_id() % 4 * 2;
-#pragma unroll
-      for (int k = 0; k < K / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          *reinterpret_cast<std::uint32_t*>(corner + i % 2 * 8 * ld + 16 * k + i / 2 * 8) =
-              at[k][i];
-        }
-      }
-    }
   };
 
   __device__ __forceinline__ static float exp2(float x) {
@@ -123,26 +110,6 @@ struct Bf16Products {
           multiply_bf16(sums[m][n], weights[m].at[k], b[0], b[1]);
           multiply_bf16(sums[m][n + 1], weights[m].at[k], b[2], b[3]);
         }
-      }
-    }
-  }
-
-  template <int K, int N>
-  __device__ __forceinline__ static void weigh_columns(Sums<N>& sums, const Element* weights,
-                                                       int weights_ld, const Element* tile,
-                                                       int ld) {
-    const Element* const left = weights + across(weights_ld);
-    const Element* const right = tile + down(ld);
-#pragma unroll
-    for (int k = 0; k < K / 16; ++k) {
-      std::uint32_t a[4];
-      load_matrices_transposed(a, left + 16 * k * weights_ld);
-#pragma unroll
-      for (int n = 0; n < N; n += 2) {
-        std::uint32_t b[4];
-        load_matrices_transposed(b, right + 16 * k * ld + 8 * n);
-        multiply_bf16(sums[n], a, b[0], b[1]);
-        multiply_bf16(sums[n + 1], a, b[2], b[3]);
       }
     }
   }
@@ -201,16 +168,6 @@ struct Tf32Products {
         for (int i = 0; i < 4; ++i) at[k][i] = to_tf32(sums[k][i % 2 * 2 + i / 2]);
       }
     }
-    __device__ __forceinline__ void store(Element* tile, int ld) const {
-      Element* const corner = tile + lane_id() / 4 * ld + lane_id() % 4 * 2;
-#pragma unroll
-      for (int k = 0; k < K / 8; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          corner[i % 2 * 8 * ld + 8 * k + i / 2] = __uint_as_float(at[k][i]);
-        }
-      }
-    }
   };
 
   __device__ __forceinline__ static float exp2(float x) {
@@ -250,28 +207,6 @@ struct Tf32Products {
       }
     }
   }
-
-  /// The weights are TF32 already.
-  template <int K, int N>
-  __device__ __forceinline__ static void weigh_columns(Sums<N>& sums, const Element* weights,
-                                                       int weights_ld, const Element* tile,
-                                                       int ld) {
-    const Element* const left = weights + lane_id() % 4 * weights_ld + lane_id() / 4;
-    const Element* const right = tile + lane_id() % 4 * ld + lane_id() / 4;
-#pragma unroll
-    for (int k = 0; k < K / 8; ++k) {
-      std::uint32_t a[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        a[i] = __float_as_uint(left[(8 * k + i / 2 * 4) * weights_ld + i % 2 * 8]);
-      }
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        const Element* const at = right + 8 * k * ld + 8 * n;
-        multiply_tf32(sums[n], a, to_tf32(at[0]), to_tf32(at[4 * ld]));
-      }
-    }
-  }
 };
 
 struct F32Products {
@@ -300,14 +235,6 @@ struct F32Products {
       for (int k = 0; k < K / 8; ++k) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) at[k][i] = sums[k][i];
-      }
-    }
-    __device__ __forceinline__ void store(Element* tile, int ld) const {
-      Element* const corner = tile + lane_id() / 4 * ld + lane_id() % 4 * 2;
-#pragma unroll
-      for (int k = 0; k < K / 8; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) corner[i / 2 * 8 * ld + 8 * k + i % 2] = at[k][i];
       }
     }
   };
@@ -355,22 +282,6 @@ struct F32Products {
 #pragma unroll
         for (int n = 0; n < N; ++n) add_outer(sums[m][n], w0, w1, b[4 * n]);
       }
-    }
-  }
-
-  template <int K, int N>
-  __device__ __forceinline__ static void weigh_columns(Sums<N>& sums, const Element* weights,
-                                                       int weights_ld, const Element* tile,
-                                                       int ld) {
-    const Element* const left = weights + lane_id() / 4;
-    const Element* const right = tile + lane_id() % 4 * 2;
-#pragma unroll 4
-    for (int k = 0; k < K; ++k) {
-      const float w0 = left[k * weights_ld];
-      const float w1 = left[k * weights_ld + 8];
-      const float2* const b = reinterpret_cast<const float2*>(right + k * ld);
-#pragma unroll
-      for (int n = 0; n < N; ++n) add_outer(sums[n], w0, w1, b[4 * n]);
     }
   }
 

@@ -1,0 +1,124 @@
+#include "ops/cuda/hopper_attention.h"
+
+#include <cuda.h>
+
+#include "ops/cuda/hopper_backward.cuh"
+#include "ops/cuda/hopper_forward.cuh"
+
+namespace llmc::cuda {
+namespace {
+
+#ifdef LLMC_HOPPER
+constexpr int kProbeThreads = 64;
+#else
+constexpr int kProbeThreads = 32;
+#endif
+/// Tells by its bounds whether it was compiled with Hopper's instructions.
+__global__ __launch_bounds__(kProbeThreads) void hopper_probe() {}
+
+bool built_for(const Stream::Impl& stream) {
+  const Device::Impl& device = stream.device.impl();
+  if (device.compute_major != 9 || device.compute_minor != 0) return false;
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(hopper_probe)),
+        "attention");
+  return attributes.maxThreadsPerBlock == 64;
+}
+
+bool suits(const Stream::Impl& stream, DType dtype, const AttentionHeads& h, float scale) {
+  return dtype == DType::kBF16 && h.HS > 32 && h.HS <= kHopperHead && h.HS % 8 == 0 && scale > 0 &&
+         built_for(stream);
+}
+
+/// Boxes of 64 tokens of a head of a tensor (B, T, heads, HS), for copies to shared memory.
+CUtensorMap boxes(const void* data, const AttentionHeads& h, std::int64_t heads) {
+  void* encode = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                         cudaEnableDefault, &found),
+        "attention");
+  const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
+  const cuuint64_t shape[] = {size(h.HS), size(heads), size(h.T), size(h.B)};
+  const cuuint64_t strides[] = {size(2 * h.HS), size(2 * heads * h.HS),
+                                size(2 * h.T * heads * h.HS)};
+  const cuuint32_t box[] = {kHopperHead, 1, kHopperRows, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  CUtensorMap map{};
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encode)(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), shape, strides, box,
+      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  check(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "attention: tensor map");
+  return map;
+}
+
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, int bytes, std::string_view op) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        op);
+}
+
+}  // namespace
+
+bool hopper_suits(const Stream::Impl& stream, const FlashForward& args) {
+  const AttentionHeads& h = args.heads;
+  const auto* const q = static_cast<const __nv_bfloat16*>(args.q);
+  return args.position == 0 && args.k == q + h.NH * h.HS && args.v == q + (h.NH + h.NKV) * h.HS &&
+         args.q_token == h.qkv_stride() && args.kv_token == h.qkv_stride() &&
+         args.q_sequence == h.T * h.qkv_stride() && args.kv_sequence == h.T * h.qkv_stride() &&
+         aligned_rows<__nv_bfloat16>(h.HS, q, args.out) && suits(stream, args.dtype, h, args.scale);
+}
+
+bool hopper_suits(const Stream::Impl& stream, const FlashBackward& args) {
+  const AttentionHeads& h = args.heads;
+  return aligned_rows<__nv_bfloat16>(h.HS, args.dqkv, args.dout, args.qkv, args.scratch) &&
+         suits(stream, args.dtype, h, args.scale);
+}
+
+void hopper_attention_forward(Stream::Impl& stream, const FlashForward& args) {
+  constexpr const char* kOp = "attention_forward";
+  using Shape = HopperForwardShape;
+  const AttentionHeads& h = args.heads;
+  HopperForwardArgs a{};
+  a.out = static_cast<__nv_bfloat16*>(args.out);
+  a.lse = args.lse;
+  a.tokens = static_cast<int>(h.T);
+  a.heads = static_cast<int>(h.NH);
+  a.kv_heads = static_cast<int>(h.NKV);
+  a.head_size = static_cast<int>(h.HS);
+  a.scale_log2 = args.scale * kLog2e;
+  const CUtensorMap qkv = boxes(args.q, h, h.NH + 2 * h.NKV);
+  allow_shared_memory(hopper_forward_kernel, Shape::kBytes, kOp);
+  const auto blocks = static_cast<unsigned>(h.B * h.NH * ceil_div(h.T, Shape::kQueries));
+  hopper_forward_kernel<<<blocks, Shape::kThreads, Shape::kBytes, stream.stream>>>(qkv, a);
+  check_launch(kOp);
+}
+
+void hopper_attention_backward(Stream::Impl& stream, const FlashBackward& args,
+                               const float2* rows) {
+  constexpr const char* kOp = "attention_backward";
+  using Shape = HopperBackwardShape;
+  const AttentionHeads& h = args.heads;
+  HopperBackwardArgs a{};
+  a.dqkv = static_cast<__nv_bfloat16*>(args.dqkv);
+  a.rows = rows;
+  a.tokens = static_cast<int>(h.T);
+  a.padded_tokens = static_cast<int>(flash_padded_tokens(h.T));
+  a.heads = static_cast<int>(h.NH);
+  a.kv_heads = static_cast<int>(h.NKV);
+  a.head_size = static_cast<int>(h.HS);
+  a.scale = args.scale;
+  const CUtensorMap qkv = boxes(args.qkv, h, h.NH + 2 * h.NKV);
+  const CUtensorMap dout = boxes(args.dout, h, h.NH);
+  allow_shared_memory(hopper_dkdv_kernel, Shape::kBytes, kOp);
+  allow_shared_memory(hopper_dq_kernel, Shape::kBytes, kOp);
+  const std::int64_t tiles = h.B * (a.padded_tokens / kHopperRows);
+  const auto dkdv_blocks = static_cast<unsigned>(tiles * h.NKV);
+  const auto dq_blocks = static_cast<unsigned>(tiles * h.NH);
+  hopper_dkdv_kernel<<<dkdv_blocks, kWarpGroup, Shape::kBytes, stream.stream>>>(qkv, dout, a);
+  hopper_dq_kernel<<<dq_blocks, kWarpGroup, Shape::kBytes, stream.stream>>>(qkv, dout, a);
+  check_launch(kOp);
+}
+
+}  // namespace llmc::cuda

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "ops/cuda/flash_attention.h"
+
+namespace llmc::cuda {
+
+// The flash attention kernels for Hopper.
+
+/// Whether this build and GPU have them, and they take these arguments: bf16, heads of 33 to 64
+/// elements in 16-byte parts, keys and values beside the queries, a positive scale.
+bool hopper_suits(const Stream::Impl& stream, const FlashForward& args);
+bool hopper_suits(const Stream::Impl& stream, const FlashBackward& args);
+
+void hopper_attention_forward(Stream::Impl& stream, const FlashForward& args);
+void hopper_attention_backward(Stream::Impl& stream, const FlashBackward& args, const float2* rows);
+
+}  // namespace llmc::cuda
