@@ -110,8 +110,10 @@ std::string TrainingRun::report() const {
   const Arena& model = model_->arena();
   const Arena& optimizer = optimizer_->arena();
   const std::size_t copy = model.bytes(MemoryKind::kParameters) + optimizer.bytes();
+  const std::size_t workspace = model_->stream().workspace_bytes();
   return concat(model_->report(), "\noptimizer (", optimizer_->name(), ")\n", optimizer.report(),
-                "\nin all ", format_bytes(model.bytes() + optimizer.bytes()),
+                "\nworkspace of the ops ", format_bytes(workspace), "\nin all ",
+                format_bytes(model.bytes() + optimizer.bytes() + workspace),
                 ", and for the copy that a checkpoint is written from ", format_bytes(copy),
                 "; free now ", format_bytes(device_.free_memory()), "\n");
 }
