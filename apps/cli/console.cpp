@@ -148,7 +148,7 @@ void Console::show(const SampleEvent& event) {
 
 void Console::show(const CheckpointEvent& event) {
   line(concat(step_column(event.step), " | checkpoint ", event.path.string(),
-              print(" | %.0f ms", event.ms)));
+              print(" | copied in %.0f ms, being written", event.ms)));
 }
 
 void Console::show(const StopEvent& event) {

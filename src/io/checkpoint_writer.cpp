@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <future>
@@ -164,6 +165,13 @@ void CheckpointWriter::save(Stream& stream, CheckpointInfo info) {
   stream.synchronize();
   impl_->writing = std::async(std::launch::async,
                               [impl = impl_.get(), info = std::move(info)] { impl->write(info); });
+}
+
+void CheckpointWriter::check() {
+  constexpr auto kNow = std::chrono::seconds(0);
+  if (impl_->writing.valid() && impl_->writing.wait_for(kNow) == std::future_status::ready) {
+    impl_->wait();
+  }
 }
 
 void CheckpointWriter::wait() {

@@ -276,6 +276,9 @@ const Arena& Transformer::arena() const {
 Stream& Transformer::stream() {
   return impl_->stream;
 }
+const Stream& Transformer::stream() const {
+  return impl_->stream;
+}
 
 std::string Transformer::report() const {
   const ModelConfig& c = impl_->config;

@@ -135,6 +135,7 @@ StopEvent Trainer::run() {
   warn_of_useless_options();
   if (step_ == 0 && config_.val_every > 0 && last_val_step_ != 0) validate();
   while (step_ < total_steps_ && !stop_asked()) {
+    if (writer_) writer_->check();
     step_began_ = Clock::now();
     queue_step();
     finish_pending();

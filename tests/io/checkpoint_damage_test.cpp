@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "io/manifest.h"
@@ -109,6 +111,13 @@ TEST_F(CheckpointDamage, AFullDiskLeavesNoCheckpoint) {
       w.save(run_.model.stream(), info(2));
       expect_error(ErrorKind::kIo, "safetensors",
                    [&] { w.save(run_.model.stream(), info(3)); });  // the next call is told
+      w.save(run_.model.stream(), info(3));
+      expect_error(ErrorKind::kIo, "safetensors", [&] {
+        for (int i = 0; i < 10000; ++i) {
+          w.check();  // so does not take a wait
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      });
     }
     w.save(run_.model.stream(), info(4));
     w.wait();

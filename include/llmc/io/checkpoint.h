@@ -90,6 +90,8 @@ class CheckpointWriter {
   void save(Stream& stream, CheckpointInfo info);
   /// Waits for the write under way and throws what went wrong.
   void wait();
+  /// Throws what went wrong with a write that has ended; does not wait for one that goes on.
+  void check();
 
  private:
   struct Impl;

@@ -62,6 +62,7 @@ class Transformer {
   std::string report() const;
   /// The queue all its work runs on; an optimizer uses the same.
   Stream& stream();
+  const Stream& stream() const;
 
   /// Throws a memory error that says by how much it does not fit and what would help.
   void allocate();
