@@ -75,12 +75,12 @@ void map(Stream& stream, const char* op, const Tensor& out, const Tensor& a, con
   check_launch(op);
 }
 
-struct Gelu {
-  __device__ float operator()(float x) const { return gelu(x); }
+struct GeluForward {
+  __device__ float operator()(float x) const { return Gelu(x).value; }
 };
 struct GeluBackward {
   __device__ float operator()(float dout, float x) const {
-    return __fmul_rn(dout, gelu_gradient(x));
+    return __fmul_rn(dout, Gelu(x).gradient());
   }
 };
 struct Add {
@@ -97,7 +97,7 @@ void gelu_forward(Stream& stream, const Tensor& out, const Tensor& in) {
   constexpr const char* kOp = "gelu_forward";
   cuda::with_float_type(kOp, "in", in, [&]<class T>(std::type_identity<T>) {
     expect_count(kOp, "out", out, in.dtype(), in.numel());
-    cuda::map<false, T, T>(stream, kOp, out, in, {}, cuda::Gelu());
+    cuda::map<false, T, T>(stream, kOp, out, in, {}, cuda::GeluForward());
   });
 }
 

@@ -3,6 +3,7 @@
 #include "ops/cuda/gelu.cuh"
 #include "ops/cuda/kernel.cuh"
 #include "ops/cuda/matmul_kernels.h"
+#include "ops/cuda/ptx.cuh"
 
 namespace llmc::cuda {
 namespace {
@@ -22,39 +23,34 @@ template <class T>
 constexpr int kStripe = kWarp* kVec<T>;
 
 /// How a lane reaches its elements of a row: kVec<T> neighbours or, where rows are not aligned,
-/// every kWarp-th of the stripe. Elements beyond the last column read as zero.
+/// every kWarp-th of the stripe. `left`: columns from the lane's first element on.
 template <class T, bool kAligned>
 struct Lane {
   static constexpr int kStep = kAligned ? 1 : kWarp;
-  /// Rows that a warp has on their way to it.
-  static constexpr int kRows = kAligned ? 4 : 1;
 
   /// Of the lane's first element in the stripe.
   __device__ static int offset(int lane) { return kAligned ? lane * kVec<T> : lane; }
 
-  __device__ static Vec<T> load(const T* row, std::int64_t column, std::int64_t columns) {
+  /// Begins to copy them to shared memory, zeros beyond the last column, or nothing of use unless
+  /// `valid`. This thread may read them once it has waited for the copies.
+  __device__ static void fetch(Vec<T>& to, const T* p, std::int64_t left, bool valid) {
     if constexpr (kAligned) {
-      return Vec<T>::load(row + column);
-    } else {
-      Vec<T> values;
+      copy_16_async(&to, p, valid);
+    } else if (valid) {
 #pragma unroll
       for (int i = 0; i < kVec<T>; ++i) {
-        const std::int64_t at = column + i * kStep;
-        values.at[i] = at < columns ? row[at] : from_float<T>(0.0f);
+        to.at[i] = i * kStep < left ? p[i * kStep] : from_float<T>(0.0f);
       }
-      return values;
     }
   }
 
-  __device__ static void store(T* row, std::int64_t column, std::int64_t columns,
-                               const Vec<T>& values) {
+  __device__ static void store(T* p, std::int64_t left, const Vec<T>& values) {
     if constexpr (kAligned) {
-      values.store(row + column);
+      store_16(p, *reinterpret_cast<const int4*>(&values));
     } else {
 #pragma unroll
       for (int i = 0; i < kVec<T>; ++i) {
-        const std::int64_t at = column + i * kStep;
-        if (at < columns) row[at] = values.at[i];
+        if (i * kStep < left) p[i * kStep] = values.at[i];
       }
     }
   }
@@ -64,14 +60,11 @@ struct Lane {
 template <class T, bool kAligned>
 struct Plain {
   using Access = Lane<T, kAligned>;
-  using Loaded = Vec<T>;
-  const T* in;
+  static constexpr int kInputs = 1;
+  const T* inputs[kInputs];
 
-  __device__ Loaded load(std::int64_t row, std::int64_t column, std::int64_t columns) const {
-    return Access::load(in + row * columns, column, columns);
-  }
-  __device__ Vec<T> finish(const Loaded& loaded, std::int64_t, std::int64_t, std::int64_t) const {
-    return loaded;
+  __device__ Vec<T> finish(const Vec<T> (&in)[kInputs], std::int64_t, std::int64_t) const {
+    return in[0];
   }
 };
 
@@ -79,72 +72,86 @@ struct Plain {
 template <class T, bool kAligned>
 struct GeluBackward {
   using Access = Lane<T, kAligned>;
-  struct Loaded {
-    Vec<T> d, x;
-  };
+  static constexpr int kInputs = 2;
+  const T* inputs[kInputs];  // d, pre
   T* d;
-  const T* pre;
 
-  __device__ Loaded load(std::int64_t row, std::int64_t column, std::int64_t columns) const {
-    return {Access::load(d + row * columns, column, columns),
-            Access::load(pre + row * columns, column, columns)};
-  }
-  __device__ Vec<T> finish(const Loaded& loaded, std::int64_t row, std::int64_t column,
-                           std::int64_t columns) const {
+  __device__ Vec<T> finish(const Vec<T> (&in)[kInputs], std::int64_t at, std::int64_t left) const {
     Vec<T> result;
 #pragma unroll
     for (int i = 0; i < kVec<T>; ++i) {
-      result.set(i, __fmul_rn(loaded.d.get(i), gelu_gradient(loaded.x.get(i))));
+      result.set(i, __fmul_rn(in[0].get(i), Gelu(in[1].get(i)).gradient()));
     }
-    Access::store(d + row * columns, column, columns, result);
+    Access::store(d + at, left, result);
     return result;
   }
 };
 
+/// What a block shares: the rows on their way to its threads, in a ring for each of them, and then
+/// the sums of its warps. Loads to registers ahead of their use would be for nothing: the compiler
+/// moves them back to it when registers get short.
+template <class T, int kInputs>
+union Shared {
+  static constexpr int kRing = 8 / kInputs;
+  Vec<T> rows[kRing][kInputs][kWarps * kWarp];
+  float sums[kWarps][kStripe<T>];
+};
+
 /// partials: (parts, C). Block (x, y) adds part y of stripe x.
 template <class T, class Source>
-__global__ void __launch_bounds__(kWarps* kWarp, 4)
+__global__ void __launch_bounds__(kWarps* kWarp, 5)
     part_sums(float* partials, Source source, std::int64_t rows, std::int64_t columns,
               std::int64_t part_rows) {
   using Access = typename Source::Access;
-  constexpr int kUnroll = Access::kRows;
-  __shared__ float sums[kWarps][kStripe<T>];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  constexpr int kInputs = Source::kInputs;
+  constexpr int kRing = Shared<T, kInputs>::kRing;
+  __shared__ Shared<T, kInputs> shared;
+  const int mine = static_cast<int>(threadIdx.x);
+  const int warp = mine / kWarp;
+  const int lane = mine % kWarp;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kStripe<T>;
   const std::int64_t column = first + Access::offset(lane);
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * part_rows;
-  const std::int64_t end = min(rows, begin + part_rows);
-
+  const std::int64_t left = columns - column;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * part_rows + warp;
+  const std::int64_t end = min(rows, begin - warp + part_rows);
   float sum[kVec<T>] = {};
-  const auto add = [&](const typename Source::Loaded& loaded, std::int64_t row) {
-    const Vec<T> values = source.finish(loaded, row, column, columns);
+  if (left > 0 && begin < end) {
+    const int count = static_cast<int>(ceil_div(end - begin, kWarps));
+    std::int64_t at = begin * columns + column;
+    std::int64_t next = at;
+    const auto fetch = [&](int row) {
 #pragma unroll
-    for (int i = 0; i < kVec<T>; ++i) sum[i] += values.get(i);
-  };
-  if (column < columns) {
-    std::int64_t row = begin + warp;
-    for (; row + (kUnroll - 1) * kWarps < end; row += kUnroll * kWarps) {
-      typename Source::Loaded loaded[kUnroll];
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        loaded[u] = source.load(row + u * kWarps, column, columns);
+      for (int k = 0; k < kInputs; ++k) {
+        Access::fetch(shared.rows[row % kRing][k][mine], source.inputs[k] + next, left,
+                      row < count);
       }
+      end_copy_group();
+      next += kWarps * columns;
+    };
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) add(loaded[u], row + u * kWarps);
+    for (int row = 0; row < kRing - 1; ++row) fetch(row);
+    for (int row = 0; row < count; ++row, at += kWarps * columns) {
+      fetch(row + kRing - 1);
+      wait_for_copies<kRing - 1>();
+      Vec<T> in[kInputs];
+#pragma unroll
+      for (int k = 0; k < kInputs; ++k) in[k] = shared.rows[row % kRing][k][mine];
+      const Vec<T> values = source.finish(in, at, left);
+#pragma unroll
+      for (int i = 0; i < kVec<T>; ++i) sum[i] += values.get(i);
     }
-    for (; row < end; row += kWarps) add(source.load(row, column, columns), row);
-  }
-#pragma unroll
-  for (int i = 0; i < kVec<T>; ++i) {
-    sums[warp][Access::offset(lane) + i * Access::kStep] = sum[i];
+    wait_for_copies<0>();  // those beyond the last row write zeros
   }
   __syncthreads();
-  const int mine = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int i = 0; i < kVec<T>; ++i) {
+    shared.sums[warp][Access::offset(lane) + i * Access::kStep] = sum[i];
+  }
+  __syncthreads();
   if (mine >= kStripe<T> || first + mine >= columns) return;
   float total = 0.0f;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += sums[w][mine];
+  for (int w = 0; w < kWarps; ++w) total += shared.sums[w][mine];
   partials[blockIdx.y * columns + first + mine] = total;
 }
 
@@ -159,7 +166,7 @@ __global__ void __launch_bounds__(kTotalWarps* kWarp)
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
   float sum = 0.0f;
   if (column < columns) {
-#pragma unroll 4
+#pragma unroll 16
     for (std::int64_t part = warp; part < parts; part += kTotalWarps) {
       sum += partials[part * columns + column];
     }
@@ -218,9 +225,9 @@ void column_sums(Stream::Impl& stream, const Tensor& sums, const Tensor& in, std
   with_float_type("linear", "dout", in, [&]<class T>(std::type_identity<T>) {
     const T* data = pointer<T>(in);
     if (aligned_rows<T>(columns, data)) {
-      add_columns<T>(stream, sums, Plain<T, true>{data}, rows, columns, accumulate);
+      add_columns<T>(stream, sums, Plain<T, true>{{data}}, rows, columns, accumulate);
     } else {
-      add_columns<T>(stream, sums, Plain<T, false>{data}, rows, columns, accumulate);
+      add_columns<T>(stream, sums, Plain<T, false>{{data}}, rows, columns, accumulate);
     }
   });
 }
@@ -233,9 +240,11 @@ void gelu_backward_sums(Stream::Impl& stream, const Tensor& sums, const Tensor& 
     T* data = pointer<T>(d);
     const T* x = pointer<T>(pre);
     if (aligned_rows<T>(columns, data, x)) {
-      add_columns<T>(stream, sums, GeluBackward<T, true>{data, x}, rows, columns, accumulate);
+      add_columns<T>(stream, sums, GeluBackward<T, true>{{data, x}, data}, rows, columns,
+                     accumulate);
     } else {
-      add_columns<T>(stream, sums, GeluBackward<T, false>{data, x}, rows, columns, accumulate);
+      add_columns<T>(stream, sums, GeluBackward<T, false>{{data, x}, data}, rows, columns,
+                     accumulate);
     }
   });
 }

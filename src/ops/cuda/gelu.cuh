@@ -5,30 +5,31 @@
 // of a caller's code. The tanh form is x·σ(2u) with u = √(2/π)·(x + 0.044715·x³), since
 // (1 + tanh u)/2 = σ(2u) = 1/(1 + 2^t) with t = −2u·log2(e).
 
-#include <cuda_runtime.h>
+#include "ops/cuda/ptx.cuh"
 
 namespace llmc::cuda {
 
-/// t of the above. `square`: x·x.
-__device__ inline float gelu_exponent(float x, float square) {
-  return __fmul_rn(x, __fmaf_rn(square, -0.102943240f, -2.30220820f));
-}
+/// GELU at x and what its derivative shares with it.
+struct Gelu {
+  float square;   // x·x
+  float power;    // 2^t, which may be infinite
+  float sigmoid;  // σ(2u); zero where it would be subnormal
+  float value;    // x·σ(2u)
 
-/// 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
-__device__ inline float gelu(float x) {
-  const float t = gelu_exponent(x, __fmul_rn(x, x));
-  return __fdividef(x, __fadd_rn(1.0f, exp2f(t)));
-}
+  __device__ explicit Gelu(float x) {
+    square = __fmul_rn(x, x);
+    power = exp2_approx(__fmul_rn(x, __fmaf_rn(square, -0.102943240f, -2.30220820f)));
+    sigmoid = reciprocal_approx(__fadd_rn(1.0f, power));
+    value = __fmul_rn(x, sigmoid);
+  }
 
-/// The derivative of gelu at x, σ + x·σ·(1 − σ)·d(2u)/dx, where 1 − σ = σ·2^t. The limit of t keeps
-/// 2^t finite; σ is zero in fp32 long before.
-__device__ inline float gelu_gradient(float x) {
-  const float square = __fmul_rn(x, x);
-  const float e = exp2f(fminf(gelu_exponent(x, square), 120.0f));
-  const float sigmoid = __fdividef(1.0f, __fadd_rn(1.0f, e));
-  const float slope = __fmaf_rn(square, 0.214064449f, 1.59576912f);
-  const float bend = __fmul_rn(__fmul_rn(x, sigmoid), __fmul_rn(e, sigmoid));
-  return __fmaf_rn(bend, slope, sigmoid);
-}
+  /// The derivative, σ + x·σ·(1 − σ)·d(2u)/dx, where 1 − σ = σ·2^t. Saturation makes that zero
+  /// where it is 0·∞; the derivative is zero in fp32 long before.
+  __device__ float gradient() const {
+    const float rest = multiply_saturated(power, sigmoid);
+    const float slope = __fmaf_rn(square, 0.214064449f, 1.59576912f);
+    return __fmaf_rn(__fmul_rn(value, rest), slope, sigmoid);
+  }
+};
 
 }  // namespace llmc::cuda

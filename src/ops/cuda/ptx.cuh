@@ -64,6 +64,29 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+/// 1/x within 1 unit in the last place; numbers below the normal ones count and become 0.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// a·b between 0 and 1; 0 if it is not a number.
+__device__ __forceinline__ float multiply_saturated(float a, float b) {
+  float y;
+  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+/// Stores 16 bytes to global memory, aligned to that, at once: a plain store of a struct or vector
+/// may be taken apart.
+__device__ __forceinline__ void store_16(void* global, int4 x) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(global), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
 /// Begins to copy 16 bytes to shared memory, or to zero them where `valid` is false.
 __device__ __forceinline__ void copy_16_async(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
