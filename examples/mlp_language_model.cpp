@@ -35,16 +35,18 @@ double worst_gradient_error(MlpModel& model, const llmc::Batch& batch) {
     model.run(batch, inputs);
     const llmc::Tensor value = model.parameters().value(parameter.name);
     const llmc::Tensor gradient = model.parameters().gradient(parameter.name);
-    const std::vector<float> start(value.data<float>(), value.data<float>() + value.numel());
-    const std::vector<float> g(gradient.data<float>(), gradient.data<float>() + value.numel());
+    const std::vector<float> start = to_host(model.stream(), value);
+    const std::vector<float> g = to_host(model.stream(), gradient);
     double norm = 0;
     for (const float x : g) norm += static_cast<double>(x) * x;
     norm = std::sqrt(norm);
 
     const auto loss_at = [&](double distance) {
+      std::vector<float> moved(g.size());
       for (std::size_t i = 0; i < g.size(); ++i) {
-        value.data<float>()[i] = static_cast<float>(start[i] + distance * g[i] / norm);
+        moved[i] = static_cast<float>(start[i] + distance * g[i] / norm);
       }
+      copy_from_host(model.stream(), value, moved.data());
       return model.run(batch, inputs);
     };
     const double h = 1e-2;

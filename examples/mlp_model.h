@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "llmc/core/arena.h"
 #include "llmc/data/batch_source.h"
@@ -15,8 +16,16 @@
 constexpr std::int64_t kRows = 256, kContext = 12, kChannels = 24, kWidth = 160;
 constexpr std::int64_t kVocab = 257, kPaddedVocab = 384;
 
+/// The elements of an f32 tensor.
+inline std::vector<float> to_host(llmc::Stream& stream, const llmc::Tensor& tensor) {
+  std::vector<float> elements(static_cast<std::size_t>(tensor.numel()));
+  copy_to_host(stream, elements.data(), tensor);
+  return elements;
+}
+
 /// The new layer: out = gain ⊙ tanh(in), with one gain per channel. Its constructor declares what
-/// it learns and what it keeps for the backward pass; it stores their numbers only.
+/// it learns and what it keeps for the backward pass; it stores their numbers only. It computes on
+/// copies, because tensors may be on a GPU: a fast layer would have a kernel for its backend.
 class ScaledTanh {
  public:
   ScaledTanh(llmc::LayerPlan& plan, const std::string& name, std::int64_t channels)
@@ -27,28 +36,32 @@ class ScaledTanh {
   /// out, in: (N, channels); out may be in.
   void forward(const llmc::LayerContext& context, const llmc::Tensor& out,
                const llmc::Tensor& in) const {
-    const float* gain = context.parameters.value(gain_).data<float>();
-    float* tanh = context.activations.get(tanh_).data<float>();
-    const std::int64_t channels = in.dim(1);
-    for (std::int64_t i = 0; i < in.numel(); ++i) {
-      tanh[i] = std::tanh(in.data<float>()[i]);
-      out.data<float>()[i] = gain[i % channels] * tanh[i];
-    }
+    llmc::Stream& stream = context.stream;
+    const std::vector<float> gain = to_host(stream, context.parameters.value(gain_));
+    std::vector<float> values = to_host(stream, in);
+    for (float& x : values) x = std::tanh(x);
+    copy_from_host(stream, context.activations.get(tanh_), values.data());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] *= gain[i % gain.size()];
+    copy_from_host(stream, out, values.data());
   }
 
   /// din, dout: (N, channels); din may be dout.
   void backward(const llmc::LayerContext& context, const llmc::Tensor& din,
                 const llmc::Tensor& dout) const {
-    const float* gain = context.parameters.value(gain_).data<float>();
-    const float* tanh = context.activations.get(tanh_).data<float>();
-    const llmc::Tensor dgain = context.parameters.gradient(gain_);
-    if (!context.accumulate) zero(context.stream, dgain);
-    const std::int64_t channels = dout.dim(1);
-    for (std::int64_t i = 0; i < dout.numel(); ++i) {
-      const float d = dout.data<float>()[i];
-      dgain.data<float>()[i % channels] += d * tanh[i];
-      din.data<float>()[i] = d * gain[i % channels] * (1.0f - tanh[i] * tanh[i]);
+    llmc::Stream& stream = context.stream;
+    const llmc::Tensor gain_gradient = context.parameters.gradient(gain_);
+    if (!context.accumulate) zero(stream, gain_gradient);
+    const std::vector<float> gain = to_host(stream, context.parameters.value(gain_));
+    const std::vector<float> tanh = to_host(stream, context.activations.get(tanh_));
+    std::vector<float> dgain = to_host(stream, gain_gradient);
+    std::vector<float> d = to_host(stream, dout);
+    for (std::size_t i = 0; i < d.size(); ++i) {
+      const std::size_t channel = i % gain.size();
+      dgain[channel] += d[i] * tanh[i];
+      d[i] *= gain[channel] * (1.0f - tanh[i] * tanh[i]);
     }
+    copy_from_host(stream, gain_gradient, dgain.data());
+    copy_from_host(stream, din, d.data());
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include "llmc/data/corpus.h"
 #include "llmc/io/checkpoint.h"
@@ -18,38 +19,53 @@ namespace {
 /// u ← momentum · u + g, then θ ← θ − lr · (g + momentum · u).
 class Sgd : public llmc::Optimizer {
  public:
-  Sgd(const llmc::ParameterSet& parameters, float momentum, float weight_decay,
-      const llmc::GuardOptions& guard)
+  Sgd(const llmc::Device& device, const llmc::ParameterSet& parameters, float momentum,
+      float weight_decay, const llmc::GuardOptions& guard)
       : Optimizer(parameters, guard),
         momentum_(momentum),
         weight_decay_(weight_decay),
-        velocity_(declare_state("velocity")) {}
+        velocity_(declare_state("velocity")),
+        decisions_(device, sizeof(llmc::StepBlock)) {}
 
   /// Checkpoints record the name: state is only restored into the optimizer that wrote it.
   std::string_view name() const override { return "sgd"; }
 
  private:
-  // A range is a stretch of parameters in one piece of memory that share a group, so that the inner
-  // loop need not know the model. On the CPU backend tensors can be read and written directly.
-  void update(llmc::Stream&, const llmc::StepBlock* block) override {
-    if (block->skip != llmc::kNoSkip) return;  // the loss or the norm was not finite, or an outlier
+  // Tensors and the block may be on a GPU, so this plain loop works on copies. On the CPU backend
+  // it could use the memory itself (Tensor::data); for GPUs, a fast one would be a kernel of its
+  // own on stream.native() that reads the block there.
+  void update(llmc::Stream& stream, const llmc::StepBlock* device_block) override {
+    decisions_.start(stream, device_block);
+    const auto block = *static_cast<const llmc::StepBlock*>(decisions_.wait());
+    if (block.skip != llmc::kNoSkip) return;  // the loss or the norm was not finite, or an outlier
+    // A range is a stretch of parameters in one piece of memory that share a group, so that the
+    // inner loop need not know the model.
     for (const llmc::UpdateRange& range : ranges()) {
-      float* value = values(range).data<float>();
-      float* velocity = state(velocity_, range).data<float>();
-      const float* gradient = gradients(range).data<float>();
+      std::vector<float> value = to_host(stream, values(range));
+      std::vector<float> velocity = to_host(stream, state(velocity_, range));
+      const std::vector<float> gradient = to_host(stream, gradients(range));
       const float decay = range.group == llmc::OptimizerGroup::kDecay ? weight_decay_ : 0.0f;
-      for (std::int64_t i = 0; i < range.count; ++i) {
+      for (std::size_t i = 0; i < value.size(); ++i) {
         // grad_scale turns the gradient into that of the mean loss and clips it.
-        const float g = gradient[i] * block->grad_scale + decay * value[i];
+        const float g = gradient[i] * block.grad_scale + decay * value[i];
         velocity[i] = momentum_ * velocity[i] + g;
-        value[i] -= block->lr * (g + momentum_ * velocity[i]);
+        value[i] -= block.lr * (g + momentum_ * velocity[i]);
       }
+      copy_from_host(stream, values(range), value.data());
+      copy_from_host(stream, state(velocity_, range), velocity.data());
     }
+  }
+
+  static std::vector<float> to_host(llmc::Stream& stream, const llmc::Tensor& tensor) {
+    std::vector<float> elements(static_cast<std::size_t>(tensor.numel()));
+    copy_to_host(stream, elements.data(), tensor);
+    return elements;
   }
 
   float momentum_;
   float weight_decay_;
   StateId velocity_;
+  llmc::Readback decisions_;
 };
 
 /// Trains to step `last`, from the newest checkpoint in `run` if there is one, and leaves a
@@ -62,7 +78,8 @@ float train(const std::filesystem::path& run, std::int64_t last) {
   llmc::Transformer model(device, config, {.micro_batch = kMicroBatch});
   model.allocate();
   model.init(42);
-  Sgd optimizer(model.parameters(), /*momentum=*/0.9f, /*weight_decay=*/1e-4f, {.grad_clip = 1.0f});
+  Sgd optimizer(device, model.parameters(), /*momentum=*/0.9f, /*weight_decay=*/1e-4f,
+                {.grad_clip = 1.0f});
   optimizer.allocate(device);
   optimizer.start(model.stream());
   llmc::TaleSource source(kMicroBatch, T, /*seed=*/1);

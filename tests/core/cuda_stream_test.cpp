@@ -70,6 +70,23 @@ TEST(CudaStream, CopiesMoreThanItsRingHolds) {
   EXPECT_EQ(back, host);
 }
 
+// More copies than the ring keeps track of at once.
+TEST(CudaStream, CopiesManySmallPieces) {
+  const Device device = Device::open();
+  Stream stream(device);
+  std::vector<std::int32_t> host(5000);
+  std::iota(host.begin(), host.end(), 1);
+  Buffer buffer(device, host.size() * 4);
+  const Tensor all(buffer.data(), DType::kI32, {static_cast<std::int64_t>(host.size())});
+  for (std::int64_t i = 0; i < all.numel(); ++i) {
+    const std::int32_t value = host[static_cast<std::size_t>(i)];
+    copy_from_host(stream, all.flat(i, 1), &value);
+  }
+  std::vector<std::int32_t> back(host.size());
+  copy_to_host(stream, back.data(), all);
+  EXPECT_EQ(back, host);
+}
+
 TEST(CudaReadback, DoesNotWaitForWhatComesLater) {
   const Device device = Device::open();
   Stream stream(device);

@@ -13,6 +13,7 @@
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
 #include "support/temp_folder.h"
+#include "support/test_tensor.h"
 
 /// The address sanitizer reads this at start: a hopeless allocation fails as it does without it.
 extern "C" const char* __asan_default_options() {  // NOLINT: the sanitizer's name
@@ -62,12 +63,13 @@ class CapturedLog {
   std::string text_;
 };
 
+constexpr const char* kNoThreads = "only the CPU backend has threads, where built with OpenMP";
 bool has_threads() {
   return Device::open({.threads = 3}).threads() == 3;
 }
 
 TEST(Device, TakesTheThreadsItIsGiven) {
-  if (!has_threads()) GTEST_SKIP() << "built without OpenMP";
+  if (!has_threads()) GTEST_SKIP() << kNoThreads;
   const Device device = Device::open({.threads = 3, .isa = "portable"});
   EXPECT_EQ(device.threads(), 3);
   EXPECT_EQ(device.name(), "CPU, 3 threads, portable");
@@ -77,7 +79,7 @@ TEST(Device, TakesTheThreadsItIsGiven) {
 }
 
 TEST(Device, ReadsOmpNumThreads) {
-  if (!has_threads()) GTEST_SKIP() << "built without OpenMP";
+  if (!has_threads()) GTEST_SKIP() << kNoThreads;
   CapturedLog log;
   for (const auto& [text, threads] : {std::pair{"5", 5}, {"4,2", 4}, {" 7", 7}}) {
     const ScopedVariable variable("OMP_NUM_THREADS", text);
@@ -97,6 +99,7 @@ TEST(Device, ReadsOmpNumThreads) {
 }
 
 TEST(Device, KnowsItsInstructionSets) {
+  if (backend_name() != "cpu") GTEST_SKIP() << "only the CPU backend has instruction sets";
   EXPECT_NO_THROW(Device::open({.isa = "portable"}));
   expect_error(ErrorKind::kConfig, "isa: expected auto, portable, avx2 or avx512, got sse9",
                [] { Device::open({.isa = "sse9"}); });
@@ -142,7 +145,8 @@ TEST(Buffer, IsZeroedAlignedAndMovable) {
 TEST(Buffer, TooLargeIsAMemoryErrorWithTheSize) {
   const Device device = Device::open();
   // More than processes can address, so that no system promises it.
-  expect_error(ErrorKind::kMemory, "1024.0 TiB of memory on CPU",
+  const std::string where = backend_name() == "cpu" ? "CPU" : device.name();
+  expect_error(ErrorKind::kMemory, "1024.0 TiB of memory on " + where,
                [&] { Buffer(device, std::size_t{1} << 50); });
 }
 
@@ -174,10 +178,11 @@ TEST(Copies, MoveEveryByteForAnyThreads) {
 }
 
 TEST(Stream, KeepsItsDeviceWhenMoved) {
-  Stream stream(Device::open({.threads = 2, .isa = "portable"}));
+  const std::string isa = testing::available_isas().front();  // "portable" on the CPU
+  Stream stream(Device::open({.threads = 2, .isa = isa}));
   EXPECT_GT(stream.workspace_bytes(), 0u);
   Stream moved(std::move(stream));
-  EXPECT_EQ(moved.device().name(), Device::open({.threads = 2, .isa = "portable"}).name());
+  EXPECT_EQ(moved.device().name(), Device::open({.threads = 2, .isa = isa}).name());
 }
 
 }  // namespace

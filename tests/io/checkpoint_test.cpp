@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -212,12 +211,14 @@ TEST_F(Checkpoint, OtherPrecisions) {
   const fs::path folder = save(low, 3);
   std::vector<float> masters;
   low.optimizer.visit_state([&](const std::string& name, const Tensor& t) {
-    if (name == "master.wpe") masters.assign(t.data<float>(), t.data<float>() + t.numel());
+    if (name == "master.wpe") masters = testing::read_values(low.model.stream(), t);
   });
   TinyRun exact;
   restore(exact, folder);
-  const float* wpe = exact.model.parameters().value("wpe").data<float>();
-  EXPECT_TRUE(std::equal(masters.begin(), masters.end(), wpe));
+  const auto wpe = [&] {
+    return testing::read_values(exact.model.stream(), exact.model.parameters().value("wpe"));
+  };
+  EXPECT_TRUE(masters == wpe());
   const float next = exact.step(3);
   EXPECT_TRUE(std::isfinite(next));
 
@@ -226,9 +227,9 @@ TEST_F(Checkpoint, OtherPrecisions) {
   restore(lowered, checkpoint_folder(folder_.path(), 4));
   std::vector<float> lowered_masters;
   lowered.optimizer.visit_state([&](const std::string& name, const Tensor& t) {
-    if (name == "master.wpe") lowered_masters.assign(t.data<float>(), t.data<float>() + t.numel());
+    if (name == "master.wpe") lowered_masters = testing::read_values(lowered.model.stream(), t);
   });
-  EXPECT_TRUE(std::equal(lowered_masters.begin(), lowered_masters.end(), wpe));
+  EXPECT_TRUE(lowered_masters == wpe());
 
   TinyRun alone(DType::kBF16, false);  // masters come from bf16 weights
   alone.begin();
@@ -287,7 +288,7 @@ TEST_F(Checkpoint, WeightsAlone) {
   CheckpointReader(folder).read_weights(model.stream(), model.parameters());
   const Tensor a = model.parameters().value("blocks.1.mlp.fc.weight");
   const Tensor b = run.model.parameters().value("blocks.1.mlp.fc.weight");
-  EXPECT_EQ(std::memcmp(a.raw(), b.raw(), b.bytes()), 0);
+  EXPECT_TRUE(testing::read_bytes(model.stream(), a) == testing::read_bytes(run.model.stream(), b));
 }
 
 }  // namespace

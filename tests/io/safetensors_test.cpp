@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "llmc/core/file.h"
 #include "llmc/core/rng.h"
 #include "support/temp_folder.h"
+#include "support/test_tensor.h"
 
 namespace llmc {
 namespace {
@@ -102,20 +104,20 @@ TEST_F(Safetensors, WrittenTensorsComeBackBitForBit) {
 
 TEST_F(Safetensors, TensorsOnADevice) {
   Stream stream(Device::open());
-  std::vector<float> values(3'000'000);  // more than one staged piece
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  const Tensor src(values.data(), DType::kF32, {3, 1'000'000});
+  testing::Values values(3'000'000);  // more than one staged piece
+  std::iota(values.begin(), values.end(), 0.0);
+  const testing::TestTensor src(stream, DType::kF32, {3, 1'000'000}, values);
   SafetensorsWriter writer(path_, {{"x", DType::kF32, {3, 1'000'000}}});
-  EXPECT_THROW(writer.write(stream, "x", src.rows(0, 1)), Error);
+  EXPECT_THROW(writer.write(stream, "x", src->rows(0, 1)), Error);
   writer.write(stream, "x", src);
   writer.commit();
-  std::vector<float> back(values.size());
+  const testing::TestTensor back(stream, DType::kF32, {3, 1'000'000});
   SafetensorsReader reader(path_);
-  reader.read(stream, Tensor(back.data(), DType::kF32, {3, 1'000'000}), "x");
-  stream.synchronize();
-  EXPECT_EQ(back, values);
-  EXPECT_THROW(reader.read(stream, Tensor(back.data(), DType::kF32, {1'000'000, 3}), "x"), Error);
-  EXPECT_THROW(reader.read(stream, Tensor(back.data(), DType::kI32, {3, 1'000'000}), "x"), Error);
+  reader.read(stream, back, "x");
+  EXPECT_EQ(back.values(), values);
+  EXPECT_THROW(reader.read(stream, back->view({1'000'000, 3}), "x"), Error);
+  const Tensor integers(back->raw(), DType::kI32, {3, 1'000'000});
+  EXPECT_THROW(reader.read(stream, integers, "x"), Error);
 }
 
 TEST_F(Safetensors, WriterRefusesWrongUse) {

@@ -12,6 +12,7 @@
 #include "llmc/core/rng.h"
 #include "llmc/nn/transformer.h"
 #include "llmc/optim/adamw.h"
+#include "support/tensor_values.h"
 
 namespace llmc::testing {
 
@@ -68,9 +69,8 @@ struct TinyRun {
 
  private:
   void append(std::string& all, const Tensor& tensor) {
-    std::string part(tensor.bytes(), '\0');
-    copy_to_host(model.stream(), part.data(), tensor);
-    all += part;
+    const std::vector<char> part = read_bytes(model.stream(), tensor);
+    all.append(part.begin(), part.end());
   }
 };
 

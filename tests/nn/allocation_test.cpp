@@ -56,9 +56,9 @@ TEST_P(Allocation, NoneWhileRunning) {
 TEST_P(Allocation, PlanIsWhatIsAllocated) {
   const Device device = Device::open({.threads = 2});
   Transformer model(device, kConfig, options());
-  const std::size_t before = testing::aligned_bytes();
+  const std::size_t before = testing::device_bytes();
   model.allocate();
-  EXPECT_EQ(testing::aligned_bytes() - before, model.arena().bytes());
+  EXPECT_EQ(testing::device_bytes() - before, model.arena().bytes());
   const std::size_t parameters = model.arena().bytes(MemoryKind::kParameters);
   std::size_t expected = 0;
   for (const Bucket& bucket : model.parameters().buckets()) {

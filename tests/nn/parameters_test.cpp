@@ -8,6 +8,7 @@
 #include "llmc/core/error.h"
 #include "llmc/core/rng.h"
 #include "llmc/ops/step.h"
+#include "support/tensor_values.h"
 
 namespace llmc {
 namespace {
@@ -91,15 +92,18 @@ TEST(Initialise, DrawsInTableOrderAndLeavesPaddingZero) {
   std::vector<float> a(10), c(13000);
   rng.fill_normal(a, 0.0f, 0.5f);
   rng.fill_normal(c, 0.0f, 2.0f);
-  const float* a_values = model.parameters.value("a").data<float>();
+  const auto values = [&](const char* name) {
+    return testing::read_values(model.stream, model.parameters.value(name));
+  };
+  const std::vector<float> a_values = values("a");
   for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(a_values[i], i < 10 ? a[i] : 0.0f);
-  const float* c_values = model.parameters.value("c").data<float>();
-  for (std::size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c_values[i], c[i]);
-  for (int i = 0; i < 70; ++i) EXPECT_EQ(model.parameters.value("b").data<float>()[i], 1.0f);
-  EXPECT_EQ(model.parameters.value("d").data<float>()[0], 0.0f);
-  const float* bucket = model.parameters.bucket_values(0).data<float>();
-  for (std::int64_t i = 15; i < 64; ++i) EXPECT_EQ(bucket[i], 0.0f);
-  for (std::int64_t i = 64 + 70; i < kNormBlock; ++i) EXPECT_EQ(bucket[i], 0.0f);
+  EXPECT_TRUE(values("c") == c);
+  EXPECT_EQ(values("b"), std::vector<float>(70, 1.0f));
+  EXPECT_EQ(values("d"), std::vector<float>{0.0f});
+  const std::vector<float> bucket =
+      testing::read_values(model.stream, model.parameters.bucket_values(0));
+  for (std::size_t i = 15; i < 64; ++i) EXPECT_EQ(bucket[i], 0.0f);
+  for (std::size_t i = 64 + 70; i < kNormBlock; ++i) EXPECT_EQ(bucket[i], 0.0f);
 }
 
 TEST(Initialise, RoundsBf16ToNearest) {
@@ -107,9 +111,10 @@ TEST(Initialise, RoundsBf16ToNearest) {
   initialise(wide.stream, wide.parameters, 11);
   initialise(narrow.stream, narrow.parameters, 11);
   for (const char* name : {"a", "b", "c", "d"}) {
-    const Tensor w = wide.parameters.value(name), n = narrow.parameters.value(name);
-    for (std::int64_t i = 0; i < w.numel(); ++i) {
-      ASSERT_EQ(n.data<bf16>()[i].bits, to_bf16(w.data<float>()[i]).bits) << name << ' ' << i;
+    const auto w = testing::read_values(wide.stream, wide.parameters.value(name));
+    const auto n = testing::read_values(narrow.stream, narrow.parameters.value(name));
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      ASSERT_EQ(n[i], to_f32(to_bf16(w[i]))) << name << ' ' << i;
     }
   }
 }
@@ -131,7 +136,7 @@ TEST(Initialise, LargeTensorsAreOneStream) {
     initialise(stream, p, 5);
     std::vector<float> expected(static_cast<std::size_t>(size));
     Mt19937(5).fill_normal(expected, 0.0f, 1.0f);
-    const float* got = p.value("x").data<float>();
+    const std::vector<float> got = testing::read_values(stream, p.value("x"));
     for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(got[i], expected[i]) << i;
   }
 }

@@ -2,7 +2,6 @@
 
 // Tiny models with weights for which no gradient is trivial, and what tests compare of them.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -12,6 +11,7 @@
 #include "llmc/core/device.h"
 #include "llmc/core/rng.h"
 #include "llmc/nn/transformer.h"
+#include "support/tensor_values.h"
 
 namespace llmc::testing {
 
@@ -31,28 +31,6 @@ inline TokenBatch random_batch(std::int64_t vocab_size, std::int64_t rows, std::
     batch.targets.push_back(ignore_every > 0 && i % ignore_every == 1 ? -1 : target);
   }
   return batch;
-}
-
-inline void write_values(Stream& stream, const Tensor& tensor, const std::vector<float>& values) {
-  if (tensor.dtype() == DType::kF32) {
-    copy_from_host(stream, tensor, values.data());
-    return;
-  }
-  std::vector<bf16> low(values.size());
-  std::transform(values.begin(), values.end(), low.begin(), to_bf16);
-  copy_from_host(stream, tensor, low.data());
-}
-
-inline std::vector<float> read_values(Stream& stream, const Tensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-  if (tensor.dtype() == DType::kF32) {
-    copy_to_host(stream, values.data(), tensor);
-    return values;
-  }
-  std::vector<bf16> low(values.size());
-  copy_to_host(stream, low.data(), tensor);
-  std::transform(low.begin(), low.end(), values.begin(), to_f32);
-  return values;
 }
 
 /// Sharp attention, norm weights away from one, biases away from zero; padding stays zero.

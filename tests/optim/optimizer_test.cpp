@@ -13,6 +13,8 @@
 #include "llmc/optim/adamw.h"
 #include "support/allocation_counter.h"
 #include "support/temp_folder.h"
+#include "support/tensor_values.h"
+#include "support/test_tensor.h"
 
 namespace llmc {
 namespace {
@@ -39,40 +41,42 @@ class Fixture {
   void random_gradients(std::uint32_t seed) {
     Mt19937 rng(seed);
     for (ParameterSet::Id id = 0; id < parameters.table().size(); ++id) {
-      const Tensor grad = parameters.gradient(id);
-      rng.fill_normal({grad.data<float>(), static_cast<std::size_t>(grad.numel())}, 0.0f, 1.0f);
+      std::vector<float> values(static_cast<std::size_t>(parameters.gradient(id).numel()));
+      rng.fill_normal(values, 0.0f, 1.0f);
+      testing::write_values(stream, parameters.gradient(id), values);
     }
   }
 
   void step(Optimizer& optimizer, float lr, std::int64_t index) {
-    begin_step(stream, &block, {.lr = lr, .seed = 9, .step = index, .nominal_tokens = 4.0});
+    begin_step(stream, device_block.device(),
+               {.lr = lr, .seed = 9, .step = index, .nominal_tokens = 4.0});
+    block = device_block.get();
     block.loss_sum = 8.0;
     block.counted_tokens = 4;
-    optimizer.step(stream, &block);
-    stream.synchronize();
+    device_block.set(block);
+    optimizer.step(stream, device_block.device());
+    block = device_block.get();
   }
 
-  std::vector<float> values(std::string_view name) const {
-    const Tensor t = parameters.value(name);
-    return {t.data<float>(), t.data<float>() + t.numel()};
+  std::vector<float> values(std::string_view name) {
+    return testing::read_values(stream, parameters.value(name));
+  }
+  std::vector<char> bytes(std::string_view name) {
+    return testing::read_bytes(stream, parameters.value(name));
   }
 
   Device device = Device::open();
   Stream stream{device};
   ParameterSet parameters;
   Arena arena;
-  StepBlock block;
+  testing::TestStruct<StepBlock> device_block{stream};
+  StepBlock block;  ///< as the last step left it
 };
 
-std::vector<char> bytes_of(const Tensor& t) {
-  const char* from = static_cast<const char*>(t.raw());
-  return {from, from + t.bytes()};
-}
-
-std::vector<char> all_state(const Optimizer& optimizer) {
+std::vector<char> all_state(Stream& stream, const Optimizer& optimizer) {
   std::vector<char> all;
   optimizer.visit_state([&](const std::string&, const Tensor& t) {
-    const std::vector<char> part = bytes_of(t);
+    const std::vector<char> part = testing::read_bytes(stream, t);
     all.insert(all.end(), part.begin(), part.end());
   });
   return all;
@@ -121,9 +125,8 @@ TEST(AdamW, FollowsTheFormula) {
     f.random_gradients(static_cast<std::uint32_t>(t));
     double sum = 0;
     for (std::size_t b = 0; b < f.parameters.buckets().size(); ++b) {
-      const Tensor grad = f.parameters.bucket_gradients(b);
-      for (std::int64_t i = 0; i < grad.numel(); ++i) {
-        sum += std::pow(static_cast<double>(grad.data<float>()[i]), 2);
+      for (const float g : testing::read_values(f.stream, f.parameters.bucket_gradients(b))) {
+        sum += std::pow(static_cast<double>(g), 2);
       }
     }
     const double norm = std::sqrt(sum);
@@ -135,8 +138,9 @@ TEST(AdamW, FollowsTheFormula) {
     for (ParameterSet::Id id = 0; id < references.size(); ++id) {
       Reference& r = references[id];
       const std::vector<float> got = f.values(f.parameters.table()[id].name);
+      const std::vector<float> gradient = testing::read_values(f.stream, f.parameters.gradient(id));
       for (std::size_t i = 0; i < r.theta.size(); ++i) {
-        const double g = f.parameters.gradient(id).data<float>()[i] * 2.0 / norm;
+        const double g = gradient[i] * 2.0 / norm;
         r.m[i] = 0.8 * r.m[i] + 0.2 * g;
         r.v[i] = 0.9 * r.v[i] + 0.1 * g * g;
         const double m_hat = r.m[i] / (1 - std::pow(0.8, t));
@@ -162,18 +166,15 @@ TEST(AdamW, MastersKeepWhatBf16Rounds) {
   });
   EXPECT_EQ(names.size(), 3 * f.parameters.table().size());
   ASSERT_EQ(master.shape(), (Shape{65, 67}));
-  const bf16* values = f.parameters.value("b.weight").data<bf16>();
-  for (std::int64_t i = 0; i < master.numel(); ++i) {
-    ASSERT_EQ(master.data<float>()[i], to_f32(values[i]));
-  }
+  EXPECT_EQ(testing::read_values(f.stream, master), f.values("b.weight"));
   f.random_gradients(3);
   f.step(optimizer, 1e-3f, 0);
+  const std::vector<float> exact = testing::read_values(f.stream, master);
+  const std::vector<float> stored = f.values("b.weight");
   int inexact = 0;
-  for (std::int64_t i = 0; i < master.numel(); ++i) {
-    const float exact = master.data<float>()[i];
-    const float stored = to_f32(values[i]);
-    inexact += exact != stored;
-    ASSERT_LE(std::abs(stored - exact), std::abs(exact) * 0x1p-7f) << i;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    inexact += exact[i] != stored[i];
+    ASSERT_LE(std::abs(stored[i] - exact[i]), std::abs(exact[i]) * 0x1p-7f) << i;
   }
   EXPECT_GT(inexact, master.numel() / 2);
 }
@@ -188,10 +189,10 @@ TEST(AdamW, WithoutMastersBf16IsAllThereIs) {
     std::size_t count = 0;
     optimizer.visit_state([&](const std::string&, const Tensor&) { ++count; });
     EXPECT_EQ(count, 2 * f.parameters.table().size());
-    const std::vector<char> before = bytes_of(f.parameters.value("b.weight"));
+    const std::vector<char> before = f.bytes("b.weight");
     f.random_gradients(3);
     f.step(optimizer, 0.1f, 0);
-    EXPECT_NE(bytes_of(f.parameters.value("b.weight")), before);
+    EXPECT_NE(f.bytes("b.weight"), before);
   }
 }
 
@@ -206,17 +207,17 @@ TEST(Optimizer, SkippedStepsChangeNothing) {
     f.random_gradients(1);
     f.step(optimizer, 0.01f, 0);
     const std::vector<float> values = f.values("b.weight");
-    const std::vector<char> state = all_state(optimizer);
+    const std::vector<char> state = all_state(f.stream, optimizer);
     const StepGuard guard = optimizer.read_guard(f.stream);
     EXPECT_EQ(guard.loss.count, 1);
     EXPECT_EQ(guard.loss.values[0], 2.0f);
 
-    f.parameters.gradient("a.bias").data<float>()[3] = bad;
+    copy_from_host(f.stream, f.parameters.gradient("a.bias").flat(3, 1), &bad);
     f.step(optimizer, 0.01f, 1);
     EXPECT_EQ(f.block.skip, kNonFiniteGradient);
     EXPECT_EQ(f.block.updates, 1);
     EXPECT_EQ(f.values("b.weight"), values);
-    EXPECT_EQ(all_state(optimizer), state);
+    EXPECT_EQ(all_state(f.stream, optimizer), state);
     const StepGuard after = optimizer.read_guard(f.stream);
     EXPECT_EQ(std::memcmp(&after, &guard, sizeof guard), 0);
   }
@@ -237,9 +238,10 @@ TEST(Optimizer, PaddingStaysZero) {
       if (p.bucket != b) continue;
       std::fill_n(used.begin() + p.offset, p.shape.numel(), 1);
     }
+    const std::vector<float> values = testing::read_values(f.stream, f.parameters.bucket_values(b));
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (!used[i]) {
-        ASSERT_EQ(f.parameters.bucket_values(b).data<float>()[i], 0.0f);
+        ASSERT_EQ(values[i], 0.0f);
       }
     }
   }
@@ -271,39 +273,45 @@ TEST(Optimizer, GuardStateRoundTrips) {
   EXPECT_EQ(std::memcmp(&back, &guard, sizeof guard), 0);
 }
 
-/// θ ← θ − lr·(momentum ← 0.9·momentum + g), as a user would write it for the CPU.
+/// θ ← θ − lr·(momentum ← 0.9·momentum + g), as a user would write it without kernels.
 class Sgd : public Optimizer {
  public:
-  explicit Sgd(const ParameterSet& parameters)
-      : Optimizer(parameters, {}), momentum_(declare_state("momentum")) {}
+  Sgd(const Device& device, const ParameterSet& parameters)
+      : Optimizer(parameters, {}),
+        momentum_(declare_state("momentum")),
+        decisions_(device, sizeof(StepBlock)) {}
   std::string_view name() const override { return "sgd"; }
 
  private:
-  void update(Stream& stream, const StepBlock* block) override {
-    stream.synchronize();
-    if (block->skip != kNoSkip) return;
+  void update(Stream& stream, const StepBlock* device_block) override {
+    decisions_.start(stream, device_block);
+    const StepBlock block = *static_cast<const StepBlock*>(decisions_.wait());
+    if (block.skip != kNoSkip) return;
     for (const UpdateRange& range : ranges()) {
-      float* value = values(range).data<float>();
-      float* momentum = state(momentum_, range).data<float>();
-      const float* gradient = gradients(range).data<float>();
-      for (std::int64_t i = 0; i < range.count; ++i) {
-        momentum[i] = 0.9f * momentum[i] + block->grad_scale * gradient[i];
-        value[i] -= block->lr * momentum[i];
+      std::vector<float> value = testing::read_values(stream, values(range));
+      std::vector<float> momentum = testing::read_values(stream, state(momentum_, range));
+      const std::vector<float> gradient = testing::read_values(stream, gradients(range));
+      for (std::size_t i = 0; i < value.size(); ++i) {
+        momentum[i] = 0.9f * momentum[i] + block.grad_scale * gradient[i];
+        value[i] -= block.lr * momentum[i];
       }
+      testing::write_values(stream, state(momentum_, range), momentum);
+      testing::write_values(stream, values(range), value);
     }
   }
 
   StateId momentum_;
+  Readback decisions_;
 };
 
 TEST(Optimizer, AnotherOneNeedsTwoFunctions) {
   Fixture f(DType::kF32);
-  Sgd optimizer(f.parameters);
+  Sgd optimizer(f.device, f.parameters);
   optimizer.allocate(f.device);
   optimizer.start(f.stream);
   const float start = f.values("a.bias")[2];
   f.random_gradients(1);
-  const float gradient = f.parameters.gradient("a.bias").data<float>()[2];
+  const float gradient = testing::read_values(f.stream, f.parameters.gradient("a.bias"))[2];
   f.step(optimizer, 0.5f, 0);
   f.step(optimizer, 0.5f, 1);
   EXPECT_NEAR(f.values("a.bias")[2], start - 0.5f * (gradient + 1.9f * gradient), 1e-5);

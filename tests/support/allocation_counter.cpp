@@ -4,6 +4,10 @@
 #include <cstdlib>
 #include <new>
 
+#ifdef LLMC_TEST_CUDA
+#include "core/cuda/counters.h"
+#endif
+
 namespace {
 
 std::atomic<std::int64_t> calls{0};
@@ -16,8 +20,12 @@ namespace llmc::testing {
 std::int64_t allocations() {
   return calls;
 }
-std::size_t aligned_bytes() {
+std::size_t device_bytes() {
+#ifdef LLMC_TEST_CUDA
+  return cuda::counters().allocated_bytes;
+#else
   return bytes_with_alignment;
+#endif
 }
 
 }  // namespace llmc::testing

@@ -9,7 +9,8 @@ namespace llmc::testing {
 
 /// Calls of operator new so far, from any thread.
 std::int64_t allocations();
-/// Bytes asked for with an alignment, as Buffers do.
-std::size_t aligned_bytes();
+/// Bytes of device memory asked for so far. On the CPU, what operator new is asked for with an
+/// alignment, as Buffers do.
+std::size_t device_bytes();
 
 }  // namespace llmc::testing

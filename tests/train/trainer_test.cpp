@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "llmc/core/log.h"
+#include "support/tensor_values.h"
 #include "train/tiny_run.h"
 
 namespace llmc {
@@ -234,10 +235,10 @@ TEST_F(TrainerTest, IntervalsOfZeroMeanNever) {
 /// Makes one weight infinite for some batches, counted from 1.
 class PoisonedSource : public BatchSource {
  public:
-  PoisonedSource(BatchSource& source, const Transformer& model, std::int64_t first,
-                 std::int64_t last)
+  PoisonedSource(BatchSource& source, Transformer& model, std::int64_t first, std::int64_t last)
       : source_(source),
-        weight_(model.parameters().value("blocks.0.attn.qkv.weight").data<float>()),
+        stream_(model.stream()),
+        weight_(model.parameters().value("blocks.0.attn.qkv.weight").flat(0, 1)),
         first_(first),
         last_(last) {}
   std::int64_t B() const override { return source_.B(); }
@@ -245,10 +246,10 @@ class PoisonedSource : public BatchSource {
   void next(Batch& batch) override {
     ++count_;
     if (count_ == first_) {
-      good_ = *weight_;
-      *weight_ = std::numeric_limits<float>::infinity();
+      good_ = testing::read_values(stream_, weight_);
+      testing::write_values(stream_, weight_, {std::numeric_limits<float>::infinity()});
     }
-    if (count_ == last_ + 1) *weight_ = good_;
+    if (count_ == last_ + 1) testing::write_values(stream_, weight_, good_);
     source_.next(batch);
   }
   SourceState state() const override { return source_.state(); }
@@ -260,8 +261,9 @@ class PoisonedSource : public BatchSource {
 
  private:
   BatchSource& source_;
-  float* weight_;
-  float good_ = 0;
+  Stream& stream_;
+  Tensor weight_;
+  std::vector<float> good_;
   std::int64_t first_, last_, count_ = 0;
 };
 

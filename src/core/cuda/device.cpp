@@ -191,6 +191,7 @@ Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   const CurrentDevice current(device.impl().ordinal);
   ++cuda::counters().allocations;
+  cuda::counters().allocated_bytes += bytes;
   const cudaError_t status = cudaMalloc(&data_, bytes);
   if (status != cudaSuccess) {
     cudaGetLastError();

@@ -12,20 +12,22 @@ namespace {
 /// Room for the tokens of several steps, so that a step never waits here.
 constexpr std::size_t kRingBytes = std::size_t{32} << 20;
 constexpr std::size_t kMostPiece = kRingBytes / 8;
+/// Copies in flight at most; a step makes a few for each micro-batch.
+constexpr std::size_t kMostPieces = 1024;
 constexpr std::size_t kAlignment = 256;
 
 }  // namespace
 
-HostRing::HostRing() {
+HostRing::HostRing() : pieces_(kMostPieces) {
   check(cudaMallocHost(reinterpret_cast<void**>(&memory_), kRingBytes), "pinned host memory");
+  for (Piece& piece : pieces_) {
+    check(cudaEventCreateWithFlags(&piece.read, cudaEventDisableTiming), "event");
+  }
 }
 
 HostRing::~HostRing() {
-  for (const Piece& piece : pieces_) {
-    cudaEventSynchronize(piece.read);
-    cudaEventDestroy(piece.read);
-  }
-  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (std::size_t i = 0; i < count_; ++i) cudaEventSynchronize(in_flight(i).read);
+  for (const Piece& piece : pieces_) cudaEventDestroy(piece.read);
   cudaFreeHost(memory_);
 }
 
@@ -45,41 +47,37 @@ void HostRing::copy_piece(cudaStream_t stream, std::byte* dst, const std::byte* 
   std::memcpy(memory_ + next_, src, bytes);
   check(cudaMemcpyAsync(dst, memory_ + next_, bytes, cudaMemcpyHostToDevice, stream),
         "copy to the device");
-  const cudaEvent_t read = take_event();
-  check(cudaEventRecord(read, stream), "event");
-  pieces_.push_back({next_, next_ + room, read});
+  Piece& piece = in_flight(count_);
+  check(cudaEventRecord(piece.read, stream), "event");
+  piece.begin = next_;
+  piece.end = next_ + room;
+  ++count_;
   next_ += room;
 }
 
-/// Waits for copies out of [begin, end), and forgets those that are done.
+/// Waits for copies out of [begin, end), or for one where too many are in flight, and forgets those
+/// that are done.
 void HostRing::make_room(std::size_t begin, std::size_t end) {
-  const auto overlaps = [&](const Piece& p) { return p.begin < end && begin < p.end; };
-  const auto last = std::find_if(pieces_.rbegin(), pieces_.rend(), overlaps);
-  auto must_wait = static_cast<std::size_t>(pieces_.rend() - last);
-  while (!pieces_.empty()) {
-    const Piece oldest = pieces_.front();
-    const cudaError_t state = cudaEventQuery(oldest.read);
+  std::size_t must_wait = count_;  // up to the newest piece that overlaps
+  while (must_wait > 0) {
+    const Piece& piece = in_flight(must_wait - 1);
+    if (piece.begin < end && begin < piece.end) break;
+    --must_wait;
+  }
+  if (count_ == pieces_.size()) must_wait = std::max<std::size_t>(must_wait, 1);
+  while (count_ > 0) {
+    const cudaEvent_t oldest = in_flight(0).read;
+    const cudaError_t state = cudaEventQuery(oldest);
     if (state == cudaErrorNotReady) {
       if (must_wait == 0) return;
-      wait(oldest.read);
+      wait(oldest);
     } else {
       check(state, "copy to the device");
     }
-    pieces_.pop_front();
-    events_.push_back(oldest.read);
+    first_ = (first_ + 1) % pieces_.size();
+    --count_;
     if (must_wait > 0) --must_wait;
   }
-}
-
-cudaEvent_t HostRing::take_event() {
-  cudaEvent_t event = nullptr;
-  if (events_.empty()) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
-  } else {
-    event = events_.back();
-    events_.pop_back();
-  }
-  return event;
 }
 
 }  // namespace llmc::cuda
