@@ -114,7 +114,7 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kPending) : "memory");
 }
 
-/// After wait_for_products: no use of the sums may move before it.
+/// Keeps what is computed from and for the sums on its side, of wait_for_products above all.
 __device__ __forceinline__ void settle(Sums<8>& sums) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {

@@ -147,13 +147,13 @@ __global__ __launch_bounds__(kWarpGroup,
       }
     }
     if (step % steps_per_head == 0) {
-      const int row = warp_row + lane_id() / 4;
-      const int column = lane_id() % 4 * 2;
+      // Row 8 (i / 2) of column 8n + i % 2, beside this lane's.
+      const int ahead = lane_id() % 4 * 2 - warp_row - lane_id() / 4;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (row + i / 2 * 8 > column + 8 * n + i % 2) scores[n][i] = 0.0f;
+          if (i / 2 * 8 > ahead + 8 * n + i % 2) scores[n][i] = 0.0f;
         }
       }
     }
@@ -179,10 +179,10 @@ __global__ __launch_bounds__(kWarpGroup,
     settle(dv);
     settle(dk);
     if (lane_id() == 0) arrive(memory.empty + step % kStages);
-    // Fills the stage that all warps left a step ago.
-    if (threadIdx.x == 0 && step > 0 && step - 1 + kStages < steps) {
-      memory.wait_empty(step - 1);
-      load_queries(step - 1 + kStages);
+    // Fills the stage of this step anew.
+    if (threadIdx.x == 0 && step + kStages < steps) {
+      memory.wait_empty(step);
+      load_queries(step + kStages);
     }
     __syncwarp();
   }
@@ -266,18 +266,32 @@ __global__ __launch_bounds__(kWarpGroup,
   const auto use_scores = [&](int tile) {
     settle(scores);
     settle(dscores);
-    const int ahead =
-        tile == query_tile ? warp_row + lane_id() / 4 - lane_id() % 4 * 2 : kHopperRows;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 row = row_values[i / 2];
-        const float p = exp2_approx(fmaf(scores[n][i], scale_log2, -row.x));
-        const bool future = 8 * n + i % 2 > ahead + i / 2 * 8;
-        dscores[n][i] = future ? 0.0f : p * (dscores[n][i] - row.y);
+        scores[n][i] = exp2_approx(fmaf(scores[n][i], scale_log2, -row_values[i / 2].x));
       }
     }
+    if (tile == query_tile) {
+      // Column 8n + i % 2 of row 8 (i / 2), beside this lane's.
+      const int ahead = warp_row + lane_id() / 4 - lane_id() % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (8 * n + i % 2 > ahead + i / 2 * 8) scores[n][i] = 0.0f;
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        dscores[n][i] = scores[n][i] * (dscores[n][i] - row_values[i / 2].y);
+      }
+    }
+    settle(dscores);
   };
   wait_for_phase(memory.fixed_full, 0);
   load_rows(query_rows, queries, warp_row);
@@ -289,15 +303,15 @@ __global__ __launch_bounds__(kWarpGroup,
     begin_scores(tile);
     begin_weighing(tile - 1);
     wait_for_products<1>();
-    use_scores(tile);
+    use_scores(tile);  // while the keys of the tile before are weighed
     wait_for_products<0>();
     settle(dq);
     if (lane_id() == 0) arrive(memory.empty + (tile - 1) % kStages);
     ds.set(dscores);
-    // Fills the stage that all warps left a tile ago.
-    if (threadIdx.x == 0 && tile > 1 && tile - 2 + kStages <= query_tile) {
-      memory.wait_empty(tile - 2);
-      load_keys(tile - 2 + kStages);
+    // Fills the stage of the tile before anew.
+    if (threadIdx.x == 0 && tile - 1 + kStages <= query_tile) {
+      memory.wait_empty(tile - 1);
+      load_keys(tile - 1 + kStages);
     }
     __syncwarp();
   }

@@ -101,7 +101,6 @@ __global__ __launch_bounds__(HopperForwardShape::kThreads,
     end_product_group();
   };
   const auto begin_weighing = [&](int tile) {
-    wait_for_phase(values_full + tile % kStages, parity_of(tile));
     begin_products();
     weigh_tile(out, weights, keys_of(tile) + kHopperTileBytes);
     end_product_group();
@@ -109,6 +108,8 @@ __global__ __launch_bounds__(HopperForwardShape::kThreads,
   const auto use_scores = [&](int tile) {
     if (tile == own_tile) mask_future(scores, warp_row);
     softmax.template add<Bf16Products>(scores[0], correction, a.scale_log2);
+    settle(scores[0]);
+    wait_for_phase(values_full + tile % kStages, parity_of(tile));
   };
   wait_for_phase(queries_full, 0);
   load_rows(rows, own_queries, warp_row);
@@ -122,7 +123,7 @@ __global__ __launch_bounds__(HopperForwardShape::kThreads,
     begin_weighing(tile - 1);
     wait_for_products<1>();
     settle(scores[0]);
-    use_scores(tile);
+    use_scores(tile);  // while the values of the tile before are weighed
     wait_for_products<0>();
     settle(out);
     if (lane_id() == 0) arrive(empty + (tile - 1) % kStages);
