@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -47,11 +48,13 @@ void check(cudnnStatus_t status, const char* what) {
   }
 }
 
-/// Leaves a case to the own kernels, unless cuDNN was asked for.
-bool decline(const Stream::Impl& stream, const std::string& why) {
+/// Leaves a case to the own kernels, unless cuDNN was asked for. The parts of the reason are only
+/// joined then: a step in steady state allocates nothing.
+template <class... Why>
+bool decline(const Stream::Impl& stream, const Why&... why) {
   if (stream.device.impl().attention == AttentionKind::kCudnn) {
     fail(ErrorKind::kConfig, "attention", "expected what cuDNN can compute, as it was asked for, ",
-         "got ", why, "; attention = auto falls back on this library's own kernels");
+         "got ", why..., "; attention = auto falls back on this library's own kernels");
   }
   return false;
 }
@@ -59,9 +62,9 @@ bool decline(const Stream::Impl& stream, const std::string& why) {
 /// Whether cuDNN may take tensors of this kind.
 bool takes(const Stream::Impl& stream, DType dtype, const AttentionHeads& h) {
   if (stream.device.impl().attention == AttentionKind::kOwn) return false;
-  if (dtype != DType::kBF16) return decline(stream, concat("tensors of ", name_of(dtype)));
+  if (dtype != DType::kBF16) return decline(stream, "tensors of ", name_of(dtype));
   if (h.HS % 8 != 0) {
-    return decline(stream, concat("a head size of ", h.HS, ", no multiple of 8"));
+    return decline(stream, "a head size of ", h.HS, ", no multiple of 8");
   }
   if (h.T < 2) return decline(stream, "a single token");
   return true;
@@ -95,6 +98,11 @@ struct GraphSizes {
   auto key() const {
     return std::array{
         std::int64_t{backward}, sequences, kv_heads, whole.T, whole.NH, whole.NKV, whole.HS};
+  }
+  friend std::ostream& operator<<(std::ostream& out, const GraphSizes& s) {
+    return out << (s.backward ? "the backward pass of " : "") << s.heads() << " heads with "
+               << s.kv_heads << " key heads of size " << s.whole.HS << " over " << s.whole.T
+               << " tokens";
   }
 };
 
@@ -262,23 +270,18 @@ class CudnnState : public StreamState {
       at = graphs_.emplace(sizes.key(), std::make_unique<Graph>(stream, handle_, sizes)).first;
       const std::string& why = at->second->why();
       if (!why.empty() && stream.device.impl().attention == AttentionKind::kAuto) {
-        log(LogLevel::kWarning, concat("attention: cuDNN does not take ", name_of(sizes), " (", why,
+        log(LogLevel::kWarning, concat("attention: cuDNN does not take ", sizes, " (", why,
                                        "); this library's own kernels compute it"));
       }
     }
     Graph* const graph = at->second.get();
     if (graph->why().empty()) return graph;
-    decline(stream, concat(name_of(sizes), ": ", graph->why()));
+    decline(stream, sizes, ": ", graph->why());
     return nullptr;
   }
 
  private:
   using Key = decltype(GraphSizes{}.key());
-
-  static std::string name_of(const GraphSizes& s) {
-    return concat(s.backward ? "the backward pass of " : "", s.heads(), " heads with ", s.kv_heads,
-                  " key heads of size ", s.whole.HS, " over ", s.whole.T, " tokens");
-  }
 
   cudnnHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Graph>> graphs_;
@@ -339,7 +342,7 @@ Graph* graph_for(Stream::Impl& stream, const AttentionHeads& h, std::int64_t byt
     Graph* const graph = state_of(stream).find(stream, piece);
     if (graph == nullptr || graph->workspace() <= bytes) return graph;
   }
-  decline(stream, concat(h.T, " tokens, too many for a workspace of ", bytes, " bytes"));
+  decline(stream, h.T, " tokens, too many for a workspace of ", bytes, " bytes");
   return nullptr;
 }
 
@@ -383,7 +386,7 @@ bool cudnn_attention_forward(Stream::Impl& stream, const FlashForward& args) {
   const std::int64_t lse_at = round_up(graph->workspace(), kAlignment);
   const std::int64_t lse_bytes = args.lse == nullptr ? 4 * h.B * h.NH * h.T : 0;
   if (lse_at + lse_bytes > static_cast<std::int64_t>(space.bytes())) {
-    return decline(stream, concat("a workspace of ", lse_at + lse_bytes, " bytes"));
+    return decline(stream, "a workspace of ", lse_at + lse_bytes, " bytes");
   }
   std::unordered_map<std::int64_t, void*> tensors = {
       {kQ, bytes_into(args.q, 0)},
