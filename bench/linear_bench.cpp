@@ -50,7 +50,7 @@ void backward_gelu_input(benchmark::State& state) {
   const Tensor pre = l.make.normal(l.dtype, {l.n, l.c});
   const Tensor dbias = l.make.zeros(DType::kF32, {l.c});
   time_product(state, l, [&] {
-    linear_gelu_backward_input(l.stream, l.in, dbias, l.out, l.weight, pre, false);
+    linear_gelu_backward_input(l.stream, l.in, {}, dbias, l.out, l.weight, pre, false);
   });
 }
 

@@ -64,11 +64,11 @@ void Linear::backward_input(const LayerContext& context, const Tensor& din,
 }
 
 void Linear::backward_gelu_input(const LayerContext& context, const Tensor& dpre,
-                                 const Linear& before, const Tensor& dout,
+                                 const Tensor& gelu, const Linear& before, const Tensor& dout,
                                  const Tensor& pre) const {
-  linear_gelu_backward_input(context.stream, in_rows(dpre), before.bias_gradient(context),
-                             out_rows(dout), context.parameters.value(weight_), in_rows(pre),
-                             context.accumulate);
+  linear_gelu_backward_input(context.stream, in_rows(dpre), in_rows(gelu),
+                             before.bias_gradient(context), out_rows(dout),
+                             context.parameters.value(weight_), in_rows(pre), context.accumulate);
 }
 
 }  // namespace llmc

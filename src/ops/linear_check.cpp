@@ -88,15 +88,19 @@ LinearSizes check_linear_backward_input(const Tensor& din, const Tensor& dout,
   return {n, c, oc};
 }
 
-LinearSizes check_linear_gelu_backward_input(const Tensor& dpre, const Tensor& dbias,
-                                             const Tensor& dout, const Tensor& weight,
-                                             const Tensor& pre) {
+LinearSizes check_linear_gelu_backward_input(const Tensor& dpre, const Tensor& gelu,
+                                             const Tensor& dbias, const Tensor& dout,
+                                             const Tensor& weight, const Tensor& pre) {
   const auto [oc, c] = matrix_of("linear", "weight", weight);
   const std::int64_t n = matrix_of("linear", "dout", dout).rows;
   check_matrix("linear", "dout", dout, n, oc);
   check_matrix("linear", "dpre", dpre, n, c);
   check_matrix("linear", "pre", pre, n, c);
   check_same_dtype("pre", pre, dpre);
+  if (gelu) {
+    check_matrix("linear", "gelu", gelu, n, c);
+    check_same_dtype("gelu", gelu, dpre);
+  }
   if (dbias) check_vector("linear", "dbias", dbias, c);
   return {n, c, oc};
 }

@@ -29,9 +29,9 @@ LinearSizes check_linear_gelu_forward(const Tensor& out, const Tensor& pre, cons
                                       const Tensor& weight, const Tensor& bias);
 LinearSizes check_linear_backward_input(const Tensor& din, const Tensor& dout,
                                         const Tensor& weight);
-LinearSizes check_linear_gelu_backward_input(const Tensor& dpre, const Tensor& dbias,
-                                             const Tensor& dout, const Tensor& weight,
-                                             const Tensor& pre);
+LinearSizes check_linear_gelu_backward_input(const Tensor& dpre, const Tensor& gelu,
+                                             const Tensor& dbias, const Tensor& dout,
+                                             const Tensor& weight, const Tensor& pre);
 LinearSizes check_linear_backward_weight(const Tensor& dweight, const Tensor& dbias,
                                          const Tensor& dout, const Tensor& in);
 

@@ -18,13 +18,13 @@
 namespace llmc {
 namespace {
 
+using testing::addition_tolerance;
 using testing::bytes_of;
 using testing::ExactSum;
 using testing::expect_error;
 using testing::kFloatTypes;
 using testing::product_element;
 using testing::StoredMatrix;
-using testing::addition_tolerance;
 using testing::sum_tolerance;
 using testing::TestTensor;
 using testing::Values;
@@ -271,7 +271,7 @@ TEST_P(LinearTest, BackwardInput) {
       const TestTensor din = TestTensor::nan(stream, type, {n, c});
       const TestTensor dpre = TestTensor::nan(stream, type, {n, c});
       linear_backward_input(stream, din, dout, weight);
-      linear_gelu_backward_input(stream, dpre, {}, dout, weight, pre, false);
+      linear_gelu_backward_input(stream, dpre, {}, {}, dout, weight, pre, false);
       const StoredMatrix a{dout.values(), oc, false}, b{weight.values(), c, false};
       const Values plain = din.values(), with_gelu = dpre.values(), x = pre.values();
       for (std::int64_t e = 0; e < n * c; ++e) {
@@ -306,8 +306,8 @@ TEST_P(LinearTest, GeluBackwardInputSumsItsColumns) {
           const TestTensor dbias = accumulate ? TestTensor::random(stream, grad_type, {c}, 4)
                                               : TestTensor::nan(stream, grad_type, {c});
           const Values before = dbias.values();
-          linear_gelu_backward_input(stream, alone, {}, dout, weight, pre, false);
-          linear_gelu_backward_input(stream, dpre, dbias, dout, weight, pre, accumulate);
+          linear_gelu_backward_input(stream, alone, {}, {}, dout, weight, pre, false);
+          linear_gelu_backward_input(stream, dpre, {}, dbias, dout, weight, pre, accumulate);
           EXPECT_EQ(dpre.bytes(), alone.bytes());
           const Values d = dpre.values(), actual = dbias.values();
           for (std::int64_t j = 0; j < c; ++j) {
@@ -316,6 +316,35 @@ TEST_P(LinearTest, GeluBackwardInputSumsItsColumns) {
             if (accumulate) sum.add(at(before, j));
             ASSERT_NEAR(at(actual, j), sum.value, sum_tolerance(sum, n, grad_type)) << j;
           }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, GeluBackwardInputAlsoGivesGelu) {
+  Stream stream = open();
+  for (const auto& [n, c] : {std::pair<std::int64_t, std::int64_t>{3, 7}, {300, 520}, {150, 261}}) {
+    for (const DType type : kFloatTypes) {
+      SCOPED_TRACE(::testing::Message() << n << " " << c << " " << name_of(type));
+      const TestTensor dout = TestTensor::random(stream, type, {n, 5}, 1);
+      const TestTensor weight = TestTensor::random(stream, type, {5, c}, 2);
+      const TestTensor pre = TestTensor::random(stream, type, {n, c}, 3, 2.0);
+      const TestTensor alone = TestTensor::nan(stream, type, {n, c});
+      const TestTensor alone_dbias = TestTensor::nan(stream, kF32, {c});
+      const TestTensor expected = TestTensor::nan(stream, type, {n, c});
+      linear_gelu_backward_input(stream, alone, {}, alone_dbias, dout, weight, pre, false);
+      gelu_forward(stream, expected, pre);
+      for (const bool with_bias : {false, true}) {
+        const TestTensor dpre = TestTensor::nan(stream, type, {n, c});
+        const TestTensor gelu = TestTensor::nan(stream, type, {n, c});
+        const TestTensor dbias = TestTensor::nan(stream, kF32, {c});
+        linear_gelu_backward_input(stream, dpre, gelu, with_bias ? Tensor(dbias) : Tensor(), dout,
+                                   weight, pre, false);
+        EXPECT_EQ(dpre.bytes(), alone.bytes());
+        EXPECT_EQ(gelu.bytes(), expected.bytes());
+        if (with_bias) {
+          EXPECT_EQ(dbias.bytes(), alone_dbias.bytes());
         }
       }
     }
@@ -406,9 +435,14 @@ TEST(Linear, RefusesWrongShapesAndTypes) {
   expect_error(ErrorKind::kInput, "din: expected (4, 8)",
                [&] { linear_backward_input(s, wrong, out, weight); });
   expect_error(ErrorKind::kInput, "pre: expected (4, 8)",
-               [&] { linear_gelu_backward_input(s, in, {}, out, weight, out, false); });
+               [&] { linear_gelu_backward_input(s, in, {}, {}, out, weight, out, false); });
+  expect_error(ErrorKind::kInput, "gelu: expected (4, 8)",
+               [&] { linear_gelu_backward_input(s, in, out, {}, out, weight, in, false); });
+  const TestTensor half_in(s, kBF16, {4, 8});
+  expect_error(ErrorKind::kInput, "gelu: expected f32, got bf16",
+               [&] { linear_gelu_backward_input(s, in, half_in, {}, out, weight, in, false); });
   expect_error(ErrorKind::kInput, "dbias: expected (8)",
-               [&] { linear_gelu_backward_input(s, in, bias, out, weight, in, false); });
+               [&] { linear_gelu_backward_input(s, in, {}, bias, out, weight, in, false); });
   expect_error(ErrorKind::kInput, "dbias: expected (6)",
                [&] { linear_backward_weight(s, weight, in, out, in, false); });
   expect_error(ErrorKind::kInput, "dout: expected (5, 6)",

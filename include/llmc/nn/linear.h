@@ -29,9 +29,10 @@ class Linear {
   /// din: (..., C); dout: (..., OC).
   void backward_input(const LayerContext& context, const Tensor& din, const Tensor& dout) const;
   /// The gradient of this layer's input's GELU input: dpre = (dout · weight) ⊙ gelu'(pre), and that
-  /// of the bias of `before`, the layer that made pre. dpre, pre: (..., C); dout: (..., OC).
-  void backward_gelu_input(const LayerContext& context, const Tensor& dpre, const Linear& before,
-                           const Tensor& dout, const Tensor& pre) const;
+  /// of the bias of `before`, the layer that made pre; and this layer's input gelu(pre) once more.
+  /// dpre, pre: (..., C); gelu: (..., C) or empty; dout: (..., OC).
+  void backward_gelu_input(const LayerContext& context, const Tensor& dpre, const Tensor& gelu,
+                           const Linear& before, const Tensor& dout, const Tensor& pre) const;
 
   std::int64_t inputs() const { return inputs_; }
   std::int64_t outputs() const { return outputs_; }

@@ -21,7 +21,7 @@ class Mlp {
   /// din, dout, in: (B, T, C); din may be dout.
   void backward(const LayerContext& context, const Tensor& din, const Tensor& dout,
                 const Tensor& in) const;
-  /// forward without the projection: writes what backward reads.
+  /// The part of forward that writes what backward reads.
   void recompute(const LayerContext& context, const Tensor& in) const;
 
  private:

@@ -38,11 +38,12 @@ void linear_backward_input(Stream& stream, const Tensor& din, const Tensor& dout
 
 /// dpre = (dout · weight) ⊙ gelu'(pre): the input gradient of a linear layer whose input is
 /// gelu(pre). dbias (+)= column sums of dpre: the bias gradient of the layer that made pre, which
-/// is cheaper here than there. dpre, pre: (N, C), of one dtype, to which the product may be rounded
-/// first; dbias: (C) or empty.
-void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dbias,
-                                const Tensor& dout, const Tensor& weight, const Tensor& pre,
-                                bool accumulate);
+/// is cheaper here than there. gelu = gelu(pre), the layer's input, with the bits of gelu_forward:
+/// for whoever did not keep it. dpre, pre: (N, C), of one dtype, to which the product may be
+/// rounded first; gelu: as dpre, or empty; dbias: (C) or empty.
+void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& gelu,
+                                const Tensor& dbias, const Tensor& dout, const Tensor& weight,
+                                const Tensor& pre, bool accumulate);
 
 /// dweight (+)= doutᵀ · in; dbias (+)= column sums of dout; added to what is there if `accumulate`.
 /// dweight: (OC, C); dbias: (OC) or empty; dout: (N, OC); in: (N, C).

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/cpu/parallel.h"
+#include "llmc/ops/activation.h"
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/gemm.h"
 #include "ops/linear_check.h"
@@ -92,15 +93,16 @@ void linear_backward_input(Stream& stream, const Tensor& din, const Tensor& dout
   cpu::gemm(stream.impl(), output(din), operand(dout, true), operand(weight, false), n, c, oc);
 }
 
-void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dbias,
-                                const Tensor& dout, const Tensor& weight, const Tensor& pre,
-                                bool accumulate) {
-  const auto [n, c, oc] = check_linear_gelu_backward_input(dpre, dbias, dout, weight, pre);
+void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& gelu,
+                                const Tensor& dbias, const Tensor& dout, const Tensor& weight,
+                                const Tensor& pre, bool accumulate) {
+  const auto [n, c, oc] = check_linear_gelu_backward_input(dpre, gelu, dbias, dout, weight, pre);
   cpu::GemmOutput result = output(dpre);
   result.epilogue = cpu::GemmEpilogue::kGeluGradient;
   result.pre = pre.raw();
   result.pre_type = pre.dtype();
   cpu::gemm(stream.impl(), result, operand(dout, true), operand(weight, false), n, c, oc);
+  if (gelu) gelu_forward(stream, gelu, pre);
   if (dbias && n > 0) {
     add_columns(stream.impl(), dbias, dpre, n, c, accumulate);
   } else if (dbias && !accumulate) {

@@ -68,21 +68,27 @@ struct Plain {
   }
 };
 
-/// Multiplies the matrix by gelu'(pre) in place, and adds what is stored.
-template <class T, bool kAligned>
+/// Multiplies the matrix by gelu'(pre) in place, and adds what is stored. Also stores gelu(pre) if
+/// kKeep.
+template <class T, bool kAligned, bool kKeep>
 struct GeluBackward {
   using Access = Lane<T, kAligned>;
   static constexpr int kInputs = 2;
   const T* inputs[kInputs];  // d, pre
   T* d;
+  T* gelu;
 
   __device__ Vec<T> finish(const Vec<T> (&in)[kInputs], std::int64_t at, std::int64_t left) const {
     Vec<T> result;
+    Vec<T> value;
 #pragma unroll
     for (int i = 0; i < kVec<T>; ++i) {
-      result.set(i, __fmul_rn(in[0].get(i), Gelu(in[1].get(i)).gradient()));
+      const Gelu of_pre(in[1].get(i));
+      result.set(i, __fmul_rn(in[0].get(i), of_pre.gradient()));
+      if constexpr (kKeep) value.set(i, of_pre.value);
     }
     Access::store(d + at, left, result);
+    if constexpr (kKeep) Access::store(gelu + at, left, value);
     return result;
   }
 };
@@ -196,7 +202,7 @@ Parts parts_of(std::int64_t rows, std::int64_t columns) {
   return {part_rows, ceil_div(rows, part_rows)};
 }
 
-/// sums (+)= column sums of what the source yields.
+/// sums (+)= column sums of what the source yields. sums may be empty.
 template <class T, class Source>
 void add_columns(Stream::Impl& stream, const Tensor& sums, const Source& source, std::int64_t rows,
                  std::int64_t columns, bool accumulate) {
@@ -209,6 +215,7 @@ void add_columns(Stream::Impl& stream, const Tensor& sums, const Source& source,
         <<<grid, kWarps * kWarp, 0, stream.stream>>>(partials, source, rows, columns, parts.rows);
     check_launch("linear");
   }
+  if (!sums) return;
   with_float_type("linear", "dbias", sums, [&]<class Out>(std::type_identity<Out>) {
     total_sums<Out>
         <<<static_cast<unsigned>(ceil_div(columns, kWarp)), kTotalWarps * kWarp, 0,
@@ -233,18 +240,28 @@ void column_sums(Stream::Impl& stream, const Tensor& sums, const Tensor& in, std
 }
 
 void gelu_backward_sums(Stream::Impl& stream, const Tensor& sums, const Tensor& d,
-                        const Tensor& pre, std::int64_t rows, std::int64_t columns,
-                        bool accumulate) {
+                        const Tensor& gelu, const Tensor& pre, std::int64_t rows,
+                        std::int64_t columns, bool accumulate) {
   if (columns == 0) return;
   with_float_type("linear", "dpre", d, [&]<class T>(std::type_identity<T>) {
-    T* data = pointer<T>(d);
-    const T* x = pointer<T>(pre);
-    if (aligned_rows<T>(columns, data, x)) {
-      add_columns<T>(stream, sums, GeluBackward<T, true>{{data, x}, data}, rows, columns,
-                     accumulate);
+    T* const data = pointer<T>(d);
+    T* const value = pointer<T>(gelu);
+    const T* const x = pointer<T>(pre);
+    const auto run = [&](auto aligned, auto keep) {
+      const GeluBackward<T, aligned(), keep()> source{{data, x}, data, value};
+      add_columns<T>(stream, sums, source, rows, columns, accumulate);
+    };
+    const auto run_with = [&](auto aligned) {
+      if (gelu) {
+        run(aligned, std::true_type());
+      } else {
+        run(aligned, std::false_type());
+      }
+    };
+    if (aligned_rows<T>(columns, data, value, x)) {
+      run_with(std::true_type());
     } else {
-      add_columns<T>(stream, sums, GeluBackward<T, false>{{data, x}, data}, rows, columns,
-                     accumulate);
+      run_with(std::false_type());
     }
   });
 }

@@ -79,14 +79,15 @@ void linear_backward_input(Stream& stream, const Tensor& din, const Tensor& dout
   project_back(stream, check_linear_backward_input(din, dout, weight), din, dout, weight);
 }
 
-void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& dbias,
-                                const Tensor& dout, const Tensor& weight, const Tensor& pre,
-                                bool accumulate) {
-  const LinearSizes sizes = check_linear_gelu_backward_input(dpre, dbias, dout, weight, pre);
+void linear_gelu_backward_input(Stream& stream, const Tensor& dpre, const Tensor& gelu,
+                                const Tensor& dbias, const Tensor& dout, const Tensor& weight,
+                                const Tensor& pre, bool accumulate) {
+  const LinearSizes sizes = check_linear_gelu_backward_input(dpre, gelu, dbias, dout, weight, pre);
   project_back(stream, sizes, dpre, dout, weight);
-  if (dbias) {
+  if (dbias || gelu) {
     const cuda::CurrentDevice current(stream.impl().ordinal());
-    cuda::gelu_backward_sums(stream.impl(), dbias, dpre, pre, sizes.rows, sizes.inputs, accumulate);
+    cuda::gelu_backward_sums(stream.impl(), dbias, dpre, gelu, pre, sizes.rows, sizes.inputs,
+                             accumulate);
   } else if (dpre.numel() > 0) {
     gelu_backward(stream, dpre, dpre, pre);
   }

@@ -16,10 +16,11 @@ void plain_matmul(Stream::Impl& stream, const Product& product);
 void column_sums(Stream::Impl& stream, const Tensor& sums, const Tensor& in, std::int64_t rows,
                  std::int64_t columns, bool accumulate);
 
-/// d = d ⊙ gelu'(pre), as gelu_backward computes it, and sums (+)= column sums of that, as
-/// column_sums adds them. sums: (C); d, pre: (R, C).
+/// d = d ⊙ gelu'(pre), as gelu_backward computes it; sums (+)= column sums of that, as column_sums
+/// adds them; gelu = gelu(pre), as gelu_forward computes it. sums: (C) or empty; d, pre: (R, C);
+/// gelu: (R, C) or empty.
 void gelu_backward_sums(Stream::Impl& stream, const Tensor& sums, const Tensor& d,
-                        const Tensor& pre, std::int64_t rows, std::int64_t columns,
-                        bool accumulate);
+                        const Tensor& gelu, const Tensor& pre, std::int64_t rows,
+                        std::int64_t columns, bool accumulate);
 
 }  // namespace llmc::cuda
