@@ -14,45 +14,49 @@ namespace {
 
 const ModelConfig kConfig = ModelConfig::gpt2(2, 3, 48, 24, 97);
 
+/// A model that trains on one batch over and over.
+struct Run {
+  explicit Run(DType dtype)
+      : model(testing::make_model(kConfig, {.micro_batch = 3, .seq_len = 17, .dtype = dtype})),
+        optimizer(model.parameters(), {}, {.grad_clip = 1.0f}),
+        batch(testing::random_batch(97, 3 * 17, 1)) {
+    optimizer.allocate(model.stream().device());
+    optimizer.start(model.stream());
+  }
+
+  void step(std::int64_t index, int micro_steps) {
+    model.begin_step({.lr = 1e-3f, .seed = 1, .step = index, .nominal_tokens = 51.0 * micro_steps},
+                     micro_steps);
+    for (int i = 0; i < micro_steps; ++i) {
+      model.forward(batch.tokens, batch.targets);
+      model.backward();
+    }
+    optimizer.step(model.stream(), model.step_block());
+  }
+
+  Transformer model;
+  AdamW optimizer;
+  testing::TokenBatch batch;
+};
+
 class GpuStep : public ::testing::TestWithParam<DType> {
  protected:
-  GpuStep()
-      : model_(
-            testing::make_model(kConfig, {.micro_batch = 3, .seq_len = 17, .dtype = GetParam()})),
-        optimizer_(model_.parameters(), {}, {.grad_clip = 1.0f}),
-        batch_(testing::random_batch(97, 3 * 17, 1)) {
-    optimizer_.allocate(model_.stream().device());
-    optimizer_.start(model_.stream());
-  }
-
-  void step(std::int64_t index, int micro_steps, float lr = 1e-3f) {
-    model_.begin_step({.lr = lr, .seed = 1, .step = index, .nominal_tokens = 51.0 * micro_steps},
-                      micro_steps);
-    for (int i = 0; i < micro_steps; ++i) {
-      model_.forward(batch_.tokens, batch_.targets);
-      model_.backward();
-    }
-    optimizer_.step(model_.stream(), model_.step_block());
-  }
-
-  Transformer model_;
-  AdamW optimizer_;
-  testing::TokenBatch batch_;
+  Run run_{GetParam()};
 };
 
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuStep, ::testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST_P(GpuStep, NeitherWaitsNorAllocates) {
-  Readback readback(model_.stream().device(), sizeof(StepBlock));
-  for (int i = 0; i < 3; ++i) step(i, 2);
-  readback.start(model_.stream(), model_.step_block());
+  Readback readback(run_.model.stream().device(), sizeof(StepBlock));
+  for (int i = 0; i < 3; ++i) run_.step(i, 2);
+  readback.start(run_.model.stream(), run_.model.step_block());
   readback.wait();
   const std::int64_t waits = cuda::counters().waits;
   const std::int64_t allocations = cuda::counters().allocations;
   for (int i = 3; i < 8; ++i) {
-    step(i, 2);
-    readback.start(model_.stream(), model_.step_block());
+    run_.step(i, 2);
+    readback.start(run_.model.stream(), run_.model.step_block());
   }
   EXPECT_EQ(cuda::counters().waits, waits);
   EXPECT_EQ(cuda::counters().allocations, allocations);
@@ -61,43 +65,42 @@ TEST_P(GpuStep, NeitherWaitsNorAllocates) {
 }
 
 TEST_P(GpuStep, FiftyStepsRepeatToTheBit) {
-  const auto run = [this] {
-    testing::randomise(model_.stream(), model_.parameters(), 1);
-    optimizer_.start(model_.stream());
+  const auto run = [](Run& r) {
     std::vector<float> losses;
     for (int i = 0; i < 50; ++i) {
-      step(i, 1);
-      losses.push_back(model_.read_step_block().loss);
+      r.step(i, 1);
+      losses.push_back(r.model.read_step_block().loss);
     }
-    return std::pair(losses, testing::all_gradients(model_));
+    return std::pair(losses, testing::all_gradients(r.model));
   };
-  const auto first = run();
-  EXPECT_EQ(run(), first);
+  Run again(GetParam());
+  const auto first = run(run_);
+  EXPECT_EQ(run(again), first);
   EXPECT_LT(first.first.back(), first.first.front());
 }
 
 // The update is judged on the device: nothing is read back before it.
 TEST_P(GpuStep, ANanStepChangesNothingWithoutAHostWait) {
-  step(0, 1);
-  const Tensor wte = model_.parameters().value("wte");
-  std::vector<float> weights = testing::read_values(model_.stream(), wte);
+  run_.step(0, 1);
+  const Tensor wte = run_.model.parameters().value("wte");
+  std::vector<float> weights = testing::read_values(run_.model.stream(), wte);
   std::vector<float> broken = weights;
   broken[0] = std::numeric_limits<float>::quiet_NaN();
-  testing::write_values(model_.stream(), wte, broken);
-  const Tensor fc = model_.parameters().value("blocks.0.mlp.fc.weight");
-  const std::vector<float> before = testing::read_values(model_.stream(), fc);
-  batch_.tokens[0] = 0;  // the row with the NaN
-  model_.stream().synchronize();
+  testing::write_values(run_.model.stream(), wte, broken);
+  const Tensor fc = run_.model.parameters().value("blocks.0.mlp.fc.weight");
+  const std::vector<float> before = testing::read_values(run_.model.stream(), fc);
+  run_.batch.tokens[0] = 0;  // the row with the NaN
+  run_.model.stream().synchronize();
   const std::int64_t waits = cuda::counters().waits;
-  step(1, 1);
+  run_.step(1, 1);
   EXPECT_EQ(cuda::counters().waits, waits);
-  const StepBlock block = model_.read_step_block();
+  const StepBlock block = run_.model.read_step_block();
   EXPECT_NE(block.skip, kNoSkip);
   EXPECT_EQ(block.updates, 1);
-  EXPECT_EQ(testing::read_values(model_.stream(), fc), before);
-  testing::write_values(model_.stream(), wte, weights);
-  step(2, 1);
-  EXPECT_EQ(model_.read_step_block().updates, 2);
+  EXPECT_EQ(testing::read_values(run_.model.stream(), fc), before);
+  testing::write_values(run_.model.stream(), wte, weights);
+  run_.step(2, 1);
+  EXPECT_EQ(run_.model.read_step_block().updates, 2);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace llmc {
 /// "cpu" or "cuda": what this build computes on.
 std::string_view backend_name();
 
-/// Bytes of passing data, such as logits, that this backend works on best at a time: about a cache on
-/// the CPU, enough to keep every processor busy on a GPU.
+/// Bytes of passing data, such as logits, that this backend works on best at a time: about a cache
+/// on the CPU, enough to keep every processor busy on a GPU.
 std::int64_t preferred_chunk_bytes();
 
 /// How to open a Device.
@@ -28,8 +28,9 @@ struct DeviceOptions {
   std::string isa = "auto";
   /// Number of the GPU among those that the process sees. The CPU backend takes only 0.
   int gpu = 0;
-  /// GPU: whose attention runs: "own", "cudnn", or "auto", which is cuDNN's where the build has it
-  /// and it takes the dtype and sizes. The CPU backend has only its own.
+  /// GPU: whose attention runs: "own", "cudnn", or "auto": own where the build has kernels for
+  /// this very GPU, dtype and head size, else cuDNN's if it is built in and takes the case, else
+  /// own. The CPU backend has only its own.
   std::string attention = "auto";
   /// GPU: time several algorithms for each shape of matrix product when it first occurs, and keep
   /// the fastest. Without it the choice is the vendor library's, and the same everywhere.

@@ -25,11 +25,6 @@ bool built_for(const Stream::Impl& stream) {
   return attributes.maxThreadsPerBlock == 64;
 }
 
-bool suits(const Stream::Impl& stream, DType dtype, const AttentionHeads& h, float scale) {
-  return dtype == DType::kBF16 && h.HS > 32 && h.HS <= kHopperHead && h.HS % 8 == 0 && scale > 0 &&
-         built_for(stream);
-}
-
 /// Boxes of 64 tokens of a head of a tensor (B, T, heads, HS), for copies to shared memory.
 CUtensorMap boxes(const void* data, const AttentionHeads& h, std::int64_t heads) {
   void* encode = nullptr;
@@ -61,19 +56,25 @@ void allow_shared_memory(Kernel* kernel, int bytes, std::string_view op) {
 
 }  // namespace
 
+bool hopper_takes(const Stream::Impl& stream, DType dtype, const AttentionHeads& h) {
+  return dtype == DType::kBF16 && h.HS > 32 && h.HS <= kHopperHead && h.HS % 8 == 0 &&
+         built_for(stream);
+}
+
 bool hopper_suits(const Stream::Impl& stream, const FlashForward& args) {
   const AttentionHeads& h = args.heads;
   const auto* const q = static_cast<const __nv_bfloat16*>(args.q);
   return args.position == 0 && args.k == q + h.NH * h.HS && args.v == q + (h.NH + h.NKV) * h.HS &&
          args.q_token == h.qkv_stride() && args.kv_token == h.qkv_stride() &&
          args.q_sequence == h.T * h.qkv_stride() && args.kv_sequence == h.T * h.qkv_stride() &&
-         aligned_rows<__nv_bfloat16>(h.HS, q, args.out) && suits(stream, args.dtype, h, args.scale);
+         aligned_rows<__nv_bfloat16>(h.HS, q, args.out) && args.scale > 0 &&
+         hopper_takes(stream, args.dtype, h);
 }
 
 bool hopper_suits(const Stream::Impl& stream, const FlashBackward& args) {
   const AttentionHeads& h = args.heads;
   return aligned_rows<__nv_bfloat16>(h.HS, args.dqkv, args.dout, args.qkv, args.scratch) &&
-         suits(stream, args.dtype, h, args.scale);
+         args.scale > 0 && hopper_takes(stream, args.dtype, h);
 }
 
 void hopper_attention_forward(Stream::Impl& stream, const FlashForward& args) {

@@ -6,8 +6,12 @@ namespace llmc::cuda {
 
 // The flash attention kernels for Hopper.
 
-/// Whether this build and GPU have them, and they take these arguments: bf16, heads of 33 to 64
-/// elements in 16-byte parts, keys and values beside the queries, a positive scale.
+/// Whether this build and GPU have them for such tensors: bf16, heads of 33 to 64 elements in
+/// 16-byte parts.
+bool hopper_takes(const Stream::Impl& stream, DType dtype, const AttentionHeads& heads);
+
+/// The same, and they take these arguments: keys and values beside the queries, 16-byte alignment, a
+/// positive scale.
 bool hopper_suits(const Stream::Impl& stream, const FlashForward& args);
 bool hopper_suits(const Stream::Impl& stream, const FlashBackward& args);
 
