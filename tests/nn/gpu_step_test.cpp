@@ -15,8 +15,8 @@ namespace {
 const ModelConfig kConfig = ModelConfig::gpt2(2, 3, 48, 24, 97);
 
 /// A model that trains on one batch over and over.
-struct Run {
-  explicit Run(DType dtype)
+struct Rig {
+  explicit Rig(DType dtype)
       : model(testing::make_model(kConfig, {.micro_batch = 3, .seq_len = 17, .dtype = dtype})),
         optimizer(model.parameters(), {}, {.grad_clip = 1.0f}),
         batch(testing::random_batch(97, 3 * 17, 1)) {
@@ -41,22 +41,22 @@ struct Run {
 
 class GpuStep : public ::testing::TestWithParam<DType> {
  protected:
-  Run run_{GetParam()};
+  Rig rig_{GetParam()};
 };
 
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuStep, ::testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST_P(GpuStep, NeitherWaitsNorAllocates) {
-  Readback readback(run_.model.stream().device(), sizeof(StepBlock));
-  for (int i = 0; i < 3; ++i) run_.step(i, 2);
-  readback.start(run_.model.stream(), run_.model.step_block());
+  Readback readback(rig_.model.stream().device(), sizeof(StepBlock));
+  for (int i = 0; i < 3; ++i) rig_.step(i, 2);
+  readback.start(rig_.model.stream(), rig_.model.step_block());
   readback.wait();
   const std::int64_t waits = cuda::counters().waits;
   const std::int64_t allocations = cuda::counters().allocations;
   for (int i = 3; i < 8; ++i) {
-    run_.step(i, 2);
-    readback.start(run_.model.stream(), run_.model.step_block());
+    rig_.step(i, 2);
+    readback.start(rig_.model.stream(), rig_.model.step_block());
   }
   EXPECT_EQ(cuda::counters().waits, waits);
   EXPECT_EQ(cuda::counters().allocations, allocations);
@@ -65,7 +65,7 @@ TEST_P(GpuStep, NeitherWaitsNorAllocates) {
 }
 
 TEST_P(GpuStep, FiftyStepsRepeatToTheBit) {
-  const auto run = [](Run& r) {
+  const auto run = [](Rig& r) {
     std::vector<float> losses;
     for (int i = 0; i < 50; ++i) {
       r.step(i, 1);
@@ -73,34 +73,34 @@ TEST_P(GpuStep, FiftyStepsRepeatToTheBit) {
     }
     return std::pair(losses, testing::all_gradients(r.model));
   };
-  Run again(GetParam());
-  const auto first = run(run_);
+  Rig again(GetParam());
+  const auto first = run(rig_);
   EXPECT_EQ(run(again), first);
   EXPECT_LT(first.first.back(), first.first.front());
 }
 
 // The update is judged on the device: nothing is read back before it.
 TEST_P(GpuStep, ANanStepChangesNothingWithoutAHostWait) {
-  run_.step(0, 1);
-  const Tensor wte = run_.model.parameters().value("wte");
-  std::vector<float> weights = testing::read_values(run_.model.stream(), wte);
+  rig_.step(0, 1);
+  const Tensor wte = rig_.model.parameters().value("wte");
+  std::vector<float> weights = testing::read_values(rig_.model.stream(), wte);
   std::vector<float> broken = weights;
   broken[0] = std::numeric_limits<float>::quiet_NaN();
-  testing::write_values(run_.model.stream(), wte, broken);
-  const Tensor fc = run_.model.parameters().value("blocks.0.mlp.fc.weight");
-  const std::vector<float> before = testing::read_values(run_.model.stream(), fc);
-  run_.batch.tokens[0] = 0;  // the row with the NaN
-  run_.model.stream().synchronize();
+  testing::write_values(rig_.model.stream(), wte, broken);
+  const Tensor fc = rig_.model.parameters().value("blocks.0.mlp.fc.weight");
+  const std::vector<float> before = testing::read_values(rig_.model.stream(), fc);
+  rig_.batch.tokens[0] = 0;  // the row with the NaN
+  rig_.model.stream().synchronize();
   const std::int64_t waits = cuda::counters().waits;
-  run_.step(1, 1);
+  rig_.step(1, 1);
   EXPECT_EQ(cuda::counters().waits, waits);
-  const StepBlock block = run_.model.read_step_block();
+  const StepBlock block = rig_.model.read_step_block();
   EXPECT_NE(block.skip, kNoSkip);
   EXPECT_EQ(block.updates, 1);
-  EXPECT_EQ(testing::read_values(run_.model.stream(), fc), before);
-  testing::write_values(run_.model.stream(), wte, weights);
-  run_.step(2, 1);
-  EXPECT_EQ(run_.model.read_step_block().updates, 2);
+  EXPECT_EQ(testing::read_values(rig_.model.stream(), fc), before);
+  testing::write_values(rig_.model.stream(), wte, weights);
+  rig_.step(2, 1);
+  EXPECT_EQ(rig_.model.read_step_block().updates, 2);
 }
 
 }  // namespace
