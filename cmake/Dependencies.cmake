@@ -14,7 +14,7 @@ endmacro()
 find_package(Threads REQUIRED)
 
 if(LLMC_BACKEND STREQUAL "cuda")
-  find_package(CUDAToolkit 12.4 REQUIRED)
+  find_package(CUDAToolkit 12.5 REQUIRED)
   include(cmake/Cudnn.cmake)
 endif()
 
