@@ -13,15 +13,17 @@ case ${1:-} in
 esac
 
 heading() { printf '\n=== %s\n' "$1"; }
-apps=build/cpu-release/apps
+build=build/quickstart
+apps=$build/apps
 run=runs/quickstart
 
 heading "1/5 Packages"
 scripts/setup.sh "$@"
 
 heading "2/5 Build"
-cmake --preset cpu-release -DLLMC_BUILD_TESTS=OFF -DLLMC_BUILD_EXAMPLES=OFF
-cmake --build --preset cpu-release
+# A folder of its own: only the programs, while build/cpu-release is the place for tests as well.
+cmake --preset cpu-release -B $build -DLLMC_BUILD_TESTS=OFF -DLLMC_BUILD_EXAMPLES=OFF
+cmake --build $build
 
 heading "3/5 Text: tales from the built-in grammar"
 $apps/prepare --corpus tales --bytes 4000000 --seed 1 --val-tokens 100000 \
@@ -35,4 +37,4 @@ $apps/sample --checkpoint $run --max-new-tokens 400 --num-samples 3
 
 heading "Done"
 echo "The loss curve is $run/loss.svg; the run's log is $run/log.jsonl."
-echo "Go on with: $apps/sample --checkpoint $run --prompt 'Once'"
+echo "Go on with: $apps/sample --checkpoint $run --prompt 'Emma the '"

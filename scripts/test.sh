@@ -18,6 +18,6 @@ while [ $# -gt 0 ]; do
 done
 
 scripts/setup.sh --tests "${setup[@]}"
-cmake --preset "$preset"
+cmake --preset "$preset" -DLLMC_BUILD_TESTS=ON -DLLMC_BUILD_APPS=ON -DLLMC_BUILD_EXAMPLES=ON
 cmake --build --preset "$preset"
-ctest --preset "$preset" -j "$(nproc)" "$@"
+ctest --preset "$preset" --no-tests=error -j "$(nproc)" "$@"
