@@ -8,6 +8,7 @@
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/data/token_file.h"
+#include "llmc/data/tokenizer.h"
 
 namespace llmc {
 namespace {
@@ -123,6 +124,17 @@ std::optional<DatasetInfo> find_dataset_info(const fs::path& token_file) {
          " tokens as ", sidecar.string(), " says, got ", tokens, "; run prepare again");
   }
   return info;
+}
+
+std::string dataset_tokenizer(const fs::path& token_file) {
+  const auto info = find_dataset_info(token_file);
+  if (!info) return {};
+  const std::string byte = make_byte_tokenizer()->name();
+  if (info->tokenizer == byte) return byte;
+  const auto name = dataset_name_of(token_file.filename().string());
+  const fs::path folder = token_file.parent_path() / tokenizer_folder_name(*name);
+  std::error_code ignored;
+  return fs::is_directory(folder, ignored) ? folder.string() : std::string();
 }
 
 void check_tokenizer(const std::vector<fs::path>& token_files, std::string_view tokenizer_hash) {

@@ -27,6 +27,9 @@ std::string train_file_name(std::string_view name) {
 std::string sidecar_name(std::string_view name) {
   return concat(name, ".json");
 }
+std::string tokenizer_folder_name(std::string_view name) {
+  return concat(name, "_tokenizer");
+}
 
 std::string train_shard_name(std::string_view name, std::int64_t number) {
   const std::string digits = std::to_string(number);

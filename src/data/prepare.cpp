@@ -79,6 +79,9 @@ class DatasetWriter {
     for (const TokenFileInfo& info : infos_) {
       rename_durably(partial_ / info.file, options_.out_dir / info.file);
     }
+    if (tokenizer_.name() != make_byte_tokenizer()->name()) {
+      tokenizer_.save(options_.out_dir / tokenizer_folder_name(options_.name));
+    }
     DatasetInfo info{tokenizer_.name(), tokenizer_.hash(), tokenizer_.vocab_size(),
                      tokenizer_.end_of_text(), infos_};
     write_dataset_info(sidecar, info);

@@ -26,7 +26,7 @@ std::vector<ConfigOption> make_options() {
       {"block_size", "model", &C::block_size, size, {}, "tokens",
        "Longest sequence the model has positions for. 0: from `model`."},
       {"vocab_size", "model", &C::vocab_size, size, {}, "tokens",
-       "0: from `tokenizer`, else from `model`."},
+       "0: from `tokenizer`, else from the training data's sidecar, else from `model`."},
       {"init_from", "model", &C::init_from, {}, {}, "",
        "Where weights come from: `scratch` (drawn from `seed`), a checkpoint or run folder, or "
        "an llm.c model file (.bin). Files also give the sizes."},
@@ -61,8 +61,8 @@ std::vector<ConfigOption> make_options() {
       {"val_data", "data", &C::val_data, {}, {}, "",
        "Token files to validate on, as a glob pattern. Empty: no validation."},
       {"tokenizer", "data", &C::tokenizer, {}, {}, "",
-       "`byte`, or a tokenizer's folder or file; copied into the run. Empty: none, and samples are "
-       "printed as token ids."},
+       "`byte`, or a tokenizer's folder or file; copied into the run. Empty: the one that `prepare` "
+       "left beside the training data; where it left none, samples are printed as token ids."},
       {"shuffle", "data", &C::shuffle, {}, {}, "",
        "Visit sequences in an order drawn from `seed` and the epoch. false: in file order."},
 
@@ -116,8 +116,8 @@ std::vector<ConfigOption> make_options() {
        "Interval of sampled text, which is also printed after the last step.", kFree},
       {"sample_tokens", "run", &C::sample_tokens, {1, 1e6}, {}, "tokens", "Length of a sample."},
       {"checkpoint_every", "run", &C::checkpoint_every, from_zero, {}, "steps",
-       "Interval of checkpoints, one of which is also written after the last step. A signal that "
-       "ends the run always writes one.", kFree},
+       "Interval of checkpoints, one of which is also written after the last step. 0: none at all "
+       "but the one that is always written when a signal ends the run.", kFree},
       {"keep_checkpoints", "run", &C::keep_checkpoints, from_zero, {}, "checkpoints",
        "Newest checkpoints to keep, besides the one with the lowest validation loss. 0: all."},
       {"resume", "run", &C::resume, {}, {}, "",

@@ -3,6 +3,7 @@
 
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
+#include "llmc/data/dataset_info.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/training_run.h"
 
@@ -103,11 +104,38 @@ void refuse_damaged_checkpoints(const TrainConfig& config) {
   }
 }
 
+// Size of the vocabulary that the training data's sidecar tells; 0: unknown. Where no tokenizer is
+// given, takes the data's. A dry run goes on without data.
+std::int64_t take_tokenizer_of_data(TrainConfig& config) {
+  if (config.train_data.empty()) return 0;
+  try {
+    const fs::path first = glob_files(config.train_data).front();
+    const auto info = find_dataset_info(first);
+    if (!info) return 0;
+    if (config.tokenizer.empty()) config.tokenizer = dataset_tokenizer(first);
+    return info->vocab_size;
+  } catch (const Error&) {
+    if (!config.dry_run) throw;
+    return 0;
+  }
+}
+
+void warn_of_larger_vocabulary(const TrainConfig& config, std::int64_t data_vocab) {
+  constexpr std::int64_t kPadding = 128;  // sizes are often rounded up to a multiple of this
+  if (data_vocab == 0 || config.vocab_size < data_vocab + kPadding) return;
+  log(LogLevel::kWarning,
+      concat("vocab_size is ", config.vocab_size, ", but the training data was prepared with a ",
+             "tokenizer of ", data_vocab, "; the rest is never seen"));
+}
+
 void plan_start(RunPlan& plan, std::string_view name) {
   TrainConfig& config = plan.config;
+  const std::int64_t data_vocab = take_tokenizer_of_data(config);
   if (!config.tokenizer.empty()) plan.tokenizer = load_tokenizer(config.tokenizer);
   if (config.init_from != "scratch") plan.init.emplace(config.init_from);
+  if (config.vocab_size == 0 && !plan.init && !plan.tokenizer) config.vocab_size = data_vocab;
   plan.model = resolve(config, plan.tokenizer.get(), plan.init ? &*plan.init : nullptr);
+  warn_of_larger_vocabulary(config, data_vocab);
   if (config.dry_run) return;
   if (config.out_dir.empty()) config.out_dir = concat("runs/", name, "-", timestamp());
   if (!holds_run(config.out_dir)) return;

@@ -212,7 +212,8 @@ TEST_F(CliTest, MoreIdsThanTheTokenizerHasAreNeverDrawn) {
       run("train", tiny() + Arguments{"--vocab-size", "5000", "--max-steps", "4", "--out-dir",
                                       "run", "--sample-every", "1", "--val-every", "0"});
   EXPECT_EQ(trained.status, 0) << trained.err;
-  EXPECT_EQ(trained.err, "");
+  EXPECT_EQ(trained.err.rfind("warning: vocab_size is 5000, but", 0), 0u) << trained.err;
+  EXPECT_EQ(std::count(trained.err.begin(), trained.err.end(), '\n'), 1) << trained.err;
   const Outcome sampled = run("sample", {"--checkpoint", "run", "--max-new-tokens", "50"});
   EXPECT_EQ(sampled.status, 0) << sampled.err;
 }

@@ -14,6 +14,7 @@
 #include "llmc/data/token_file.h"
 #include "support/temp_folder.h"
 #include "support/test_data.h"
+#include "support/tiny_bpe.h"
 
 namespace llmc {
 namespace {
@@ -290,6 +291,26 @@ TEST_F(PrepareTest, AKilledRunLeavesNothingThatLooksComplete) {
   options.bytes = 1000;
   run();
   EXPECT_EQ(names_in(options.out_dir), (std::set<std::string>{"set.json", "set_train_000001.bin"}));
+}
+
+TEST_F(PrepareTest, LeavesACopyOfItsTokenizer) {
+  options.inputs = {input("in.txt", "some text")};
+  run();
+  const fs::path tokens = options.out_dir / "set_train.bin";
+  EXPECT_EQ(dataset_tokenizer(tokens), "byte");
+
+  tokenizer = testing::make_tiny_bpe();
+  run();
+  EXPECT_EQ(names_in(options.out_dir),
+            (std::set<std::string>{"set.json", "set_tokenizer", "set_train.bin"}));
+  const std::string copy = dataset_tokenizer(tokens);
+  EXPECT_EQ(copy, (options.out_dir / "set_tokenizer").string());
+  EXPECT_EQ(load_tokenizer(copy)->hash(), tokenizer->hash());
+
+  fs::remove_all(options.out_dir / "set_tokenizer");
+  EXPECT_EQ(dataset_tokenizer(tokens), "");
+  fs::remove(options.out_dir / "set.json");
+  EXPECT_EQ(dataset_tokenizer(tokens), "");
 }
 
 TEST_F(PrepareTest, TinyshakespeareAsLlmcHasIt) {

@@ -6,8 +6,10 @@
 
 #include "llmc/core/log.h"
 #include "llmc/data/dataset_info.h"
+#include "llmc/data/prepare.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sinks.h"
+#include "support/tiny_bpe.h"
 #include "train/tiny_run.h"
 
 namespace llmc {
@@ -286,6 +288,49 @@ TEST_F(TrainingRunTest, DataOfAnotherTokenizerAreRefused) {
   const std::string data = (folder_ / "other_train.bin").string();
   expect_error({{"train_data", data}}, {"other_train.bin", "tokenizer"});
   EXPECT_FALSE(std::filesystem::exists(out()));
+}
+
+TEST_F(TrainingRunTest, PreparedDataBringTheirTokenizer) {
+  PrepareOptions options;
+  options.corpus = "tales";
+  options.bytes = 2000;
+  options.out_dir = folder_.path();
+  options.name = "tales";
+  const Options prepared = {
+      {"tokenizer", ""},  {"vocab_size", ""},
+      {"val_data", ""},   {"train_data", (folder_ / "tales_train.bin").string()},
+      {"max_steps", "5"}, {"overwrite", "true"}};
+  const auto config_of = [&](const Options& more) {
+    Options all = prepared;
+    all.insert(all.end(), more.begin(), more.end());
+    train(all);
+    TrainConfig config;
+    apply_settings(config, read_config(folder_ / "run" / "config.toml"));
+    return config;
+  };
+  prepare_dataset(options, *make_byte_tokenizer());
+  EXPECT_EQ(config_of({}).tokenizer, "byte");
+  EXPECT_EQ(config_of({}).vocab_size, 257);
+
+  const auto tokenizer = testing::make_tiny_bpe();
+  prepare_dataset(options, *tokenizer);
+  EXPECT_EQ(config_of({}).tokenizer, (folder_ / "tales_tokenizer").string());
+  EXPECT_EQ(load_tokenizer(folder_ / "run" / kTokenizerFolder)->hash(), tokenizer->hash());
+
+  // The sidecar still tells the size where the copy has gone.
+  std::filesystem::remove_all(folder_ / "tales_tokenizer");
+  EXPECT_EQ(config_of({}).tokenizer, "");
+  EXPECT_EQ(config_of({}).vocab_size, 258);
+
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
+  EXPECT_EQ(config_of({{"vocab_size", "384"}}).vocab_size, 384);
+  ASSERT_EQ(warnings.size(), 0u) << warnings[0];
+  EXPECT_EQ(config_of({{"vocab_size", "512"}}).vocab_size, 512);
+  set_log_sink({});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("vocab_size is 512"), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[0].find("258"), std::string::npos) << warnings[0];
 }
 
 TEST_F(TrainingRunTest, RefusesWhatDoesNotFitTogether) {

@@ -19,7 +19,8 @@ struct TokenFileInfo {
 };
 
 /// The sidecar of a set of token files: NAME.json beside NAME_val.bin and NAME_train*.bin
-/// (docs/formats.md). It is written last, so its presence says that the set is complete.
+/// (docs/formats.md). It is written last, so its presence says that the set is complete. Unless the
+/// tokenizer is "byte", the folder NAME_tokenizer holds a copy of it.
 struct DatasetInfo {
   std::string tokenizer;  ///< Tokenizer::name
   std::string tokenizer_hash;
@@ -34,6 +35,10 @@ DatasetInfo read_dataset_info(const std::filesystem::path& path);
 
 /// The sidecar that lists a token file, or nothing if there is none beside it.
 std::optional<DatasetInfo> find_dataset_info(const std::filesystem::path& token_file);
+
+/// What load_tokenizer takes to load the tokenizer that a token file was made with: "byte", or the
+/// folder NAME_tokenizer beside the sidecar. Empty if there is neither.
+std::string dataset_tokenizer(const std::filesystem::path& token_file);
 
 /// An input error if a sidecar says that a token file was made with a tokenizer of another hash.
 /// Files without a sidecar pass.
