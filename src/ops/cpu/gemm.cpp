@@ -183,7 +183,11 @@ class Product {
       rows_of_task_ = cut_rows(kRowsSharedA, ceil_div(tasks, column_tasks()));
     } else if (b_fits) {
       shared_ = Shared::kB;
-      rows_of_task_ = cut_rows(kRowBlock, std::min(tasks, ceil_div(m, kLeastRowsSharedB)));
+      const std::int64_t most_rows = ceil_div(m, kLeastRowsSharedB);
+      const std::int64_t stretches = std::max(ceil_div(m, kRowBlock), std::min(tasks, most_rows));
+      // As many for each thread.
+      rows_of_task_ =
+          cut_rows(kRowBlock, stretches > threads_ ? round_up(stretches, threads_) : stretches);
       const std::int64_t parts = std::min(strips_, ceil_div(tasks, row_tasks()));
       const std::int64_t room = kFloatsOfSums / (rows_of_task_ * tile_cols());
       strips_of_task_ = std::min(ceil_div(strips_, parts), room);
