@@ -22,6 +22,10 @@
 // With 256 tokens that means: forward and input gradient share the activations and stream the
 // weights; the weight gradient shares the layer's input and streams the output gradient.
 //
+// What is fp32 and lies well already is not packed but read in place: rows of a along the depth, of
+// which the inner loop broadcasts single values, and rows of b across it, whole cache lines that do
+// not push each other out of the cache.
+//
 // Whoever computes an element, it is summed over the same depth blocks in the same order, so its
 // bits do not depend on the threads.
 //
@@ -45,6 +49,9 @@ namespace {
 constexpr std::int64_t kFewRows = 16;          ///< up to this many rows, b is read in place
 constexpr std::int64_t kFewRowsCols = 64;      ///< columns of a task of such a product
 constexpr std::int64_t kSerialWork = 1 << 16;  ///< m·n·k up to which one thread is faster
+constexpr std::int64_t kFloatsOfLine = 16;     ///< a cache line
+/// Rows a multiple of this many floats apart share few sets of the cache: a strip does not fit.
+constexpr std::int64_t kConflictingLd = 1024;
 
 constexpr std::int64_t kDepthBlock = 384;    ///< longest depth block
 constexpr std::int64_t kRowBlock = 256;      ///< rows that a strip meets while it is in cache
@@ -76,6 +83,11 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) {
 std::int64_t even_block(std::int64_t count, std::int64_t limit, std::int64_t multiple) {
   const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(count, limit));
   return std::max(multiple, round_up(ceil_div(count, blocks), multiple));
+}
+
+/// Whether a strip in place takes no more of the cache than a packed one.
+bool cached_in_place(std::int64_t tile_cols, std::int64_t ld) {
+  return tile_cols % kFloatsOfLine == 0 && ld % kFloatsOfLine == 0 && ld % kConflictingLd != 0;
 }
 
 struct Range {
@@ -172,6 +184,9 @@ class Product {
         threads_(m * n * std::max<std::int64_t>(1, k) <= kSerialWork ? 1 : stream.threads),
         depth_block_(even_block(k, kDepthBlock, 16)),
         depth_blocks_(std::max<std::int64_t>(1, ceil_div(k, depth_block_))),
+        a_in_place_(a.dtype == DType::kF32 && a.depth_contiguous),
+        b_in_place_(b.dtype == DType::kF32 && !b.depth_contiguous &&
+                    (m <= kFewRows || cached_in_place(kernels_.tile_cols, b.ld))),
         strips_(ceil_div(n, kernels_.tile_cols)) {
     const bool few_blocks = depth_blocks_ <= SharedInput::kMostDepthBlocks;
     const bool a_fits = few_blocks && round_up(m, tile_rows()) * k <= kFloatsShared;
@@ -250,7 +265,9 @@ class Product {
     for (std::int64_t block = 0; block < depth_blocks_; ++block) {
       const Range depth = depth_of(block);
       const float* panels = own_a;
-      if (shared_ == Shared::kA) {
+      if (a_in_place_) {
+        panels = static_cast<const float*>(a_.data) + task.rows.begin * a_.ld + depth.begin;
+      } else if (shared_ == Shared::kA) {
         panels = shared.get({task.rows.begin / tile_rows(), ceil_div(task.rows.end, tile_rows())},
                             block);
       } else {
@@ -260,7 +277,8 @@ class Product {
         const Range rows = task.rows.piece(pass, rows_at_once);
         for (std::int64_t strip = task.strips.begin; strip < task.strips.end; ++strip) {
           GemmBlock work;
-          work.a = panels + (rows.begin - task.rows.begin) * depth.size();
+          work.a_ld = a_in_place_ ? a_.ld : 0;
+          work.a = panels + (rows.begin - task.rows.begin) * (a_in_place_ ? a_.ld : depth.size());
           work.depth = depth.size();
           work.row = rows.begin;
           work.rows = rows.size();
@@ -311,8 +329,7 @@ class Product {
 
   /// Packs a strip of b, unless it is already, or leaves it in place.
   void set_strip(GemmBlock& work, float* packed, const Range& depth, bool is_new) const {
-    if (m_ <= kFewRows && work.cols == tile_cols() && b_.dtype == DType::kF32 &&
-        !b_.depth_contiguous) {
+    if (b_in_place_ && work.cols == tile_cols()) {
       work.b = static_cast<const float*>(b_.data) + depth.begin * b_.ld + work.col;
       work.b_stride = b_.ld;
       return;
@@ -367,6 +384,7 @@ class Product {
   const std::int64_t threads_;
   const std::int64_t depth_block_;  ///< length of all depth blocks but the last
   const std::int64_t depth_blocks_;
+  const bool a_in_place_, b_in_place_;  ///< b: its whole strips
   const std::int64_t strips_;
   Shared shared_;
   std::int64_t rows_of_task_;

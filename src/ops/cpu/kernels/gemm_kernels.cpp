@@ -113,11 +113,25 @@ struct ToOutput {
   }
 };
 
-/// The inner loop: R rows of a panel of a times a strip of b. Each depth adds the outer product of
-/// a column of the panel and a row of the strip to the sums, which stay in registers.
+/// Where a tile finds its inputs: element (i, d) of a is at i·row_stride + d·depth_stride.
+struct TileInput {
+  const float* a;
+  std::int64_t row_stride, depth_stride;
+  const float* b;
+  std::int64_t b_stride;
+  std::int64_t depth;
+};
+
+/// The inner loop: R rows of a times a strip of b. Each depth adds the outer product of a column of
+/// a and a row of the strip to the sums, which stay in registers.
 template <int R, class Sink>
-void multiply_tile(const float* a, const float* b, std::int64_t b_stride, std::int64_t depth,
-                   const Sink& sink) {
+void multiply_tile(const TileInput& in, const Sink& sink) {
+  constexpr int kGroup = 3;  // rows that one pointer and the stride, once and twice, can address
+  const auto [first, row_stride, depth_stride, first_b, b_stride, depth] = in;
+  const float* a[(R + kGroup - 1) / kGroup];
+#pragma GCC unroll 16
+  for (int i = 0; i < R; i += kGroup) a[i / kGroup] = first + i * row_stride;
+  const float* b = first_b;
   VecF sums[R][kTileVectors] = {};
   for (std::int64_t d = 0; d < depth; ++d) {
     VecF row[kTileVectors];
@@ -125,11 +139,12 @@ void multiply_tile(const float* a, const float* b, std::int64_t b_stride, std::i
     for (int j = 0; j < kTileVectors; ++j) row[j] = load(b + j * kWidth);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
-      const VecF value = splat(a[i]);
+      const VecF value = splat(a[i / kGroup][i % kGroup * row_stride]);
 #pragma GCC unroll 4
       for (int j = 0; j < kTileVectors; ++j) sums[i][j] += value * row[j];
     }
-    a += kTileRows;
+#pragma GCC unroll 16
+    for (int i = 0; i < R; i += kGroup) a[i / kGroup] += depth_stride;
     b += b_stride;
   }
 #pragma GCC unroll 16
@@ -139,14 +154,13 @@ void multiply_tile(const float* a, const float* b, std::int64_t b_stride, std::i
   }
 }
 
-/// multiply_tile for the `rows` < kTileRows of a last panel.
+/// multiply_tile for the last `rows` < kTileRows.
 template <int R = kTileRows - 1>
-void multiply_edge(std::int64_t rows, const float* a, const float* b, std::int64_t b_stride,
-                   std::int64_t depth, const ToTile& sink) {
+void multiply_edge(std::int64_t rows, const TileInput& in, const ToTile& sink) {
   if (rows == R) {
-    multiply_tile<R>(a, b, b_stride, depth, sink);
+    multiply_tile<R>(in, sink);
   } else if constexpr (R > 1) {
-    multiply_edge<R - 1>(rows, a, b, b_stride, depth, sink);
+    multiply_edge<R - 1>(rows, in, sink);
   }
 }
 
@@ -181,6 +195,18 @@ class NextSource {
   std::int64_t offset_ = 0, rows_done_ = 0;
 };
 
+/// Prefetches the lines of a tile of c or pre, `rows` of the block's from `row` on.
+void prefetch_tile(const GemmBlock& block, const void* data, DType type, std::int64_t ld,
+                   std::int64_t row, std::int64_t rows) {
+  const std::int64_t size = type == DType::kF32 ? 4 : 2;
+  const char* p = static_cast<const char*>(data) + ((block.row + row) * ld + block.col) * size;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < block.cols * size; j += kCacheLine) {
+      __builtin_prefetch(p + i * ld * size + j, 1);
+    }
+  }
+}
+
 /// How the sums of a block's whole tiles leave the registers.
 enum class Route { kTile, kStore, kAdd, kStoreBias, kAddBias };
 
@@ -201,45 +227,44 @@ void multiply(const GemmBlock& block, const GemmOutput& out) {
   const Route route = route_of(block, out);
   const auto* bias = static_cast<const float*>(out.bias);  // read by routes that know its type
   if (route == Route::kStoreBias || route == Route::kAddBias) bias += block.col;
+  const bool uses_pre = block.last && out.epilogue != GemmEpilogue::kNone && out.pre != nullptr;
+  const bool packed = block.a_ld == 0;
+  TileInput in = {nullptr, packed ? 1 : block.a_ld, packed ? kTileRows : 1,
+                  block.b, block.b_stride,          block.depth};
   NextSource next(block);
   Tile tile;
-  const auto c_size = static_cast<std::int64_t>(out.c_type == DType::kF32 ? 4 : 2);
   for (std::int64_t row = 0; row < block.rows; row += kTileRows) {
     const std::int64_t rows = block.rows - row < kTileRows ? block.rows - row : kTileRows;
     next.prefetch_share();
-    // Otherwise the stores at the end of the tile wait for the lines of c.
-    char* c = static_cast<char*>(out.c) + ((block.row + row) * out.ld + block.col) * c_size;
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < block.cols * c_size; j += kCacheLine) {
-        __builtin_prefetch(c + i * out.ld * c_size + j, 1);
-      }
-    }
-    const float* a = block.a + row * block.depth;
-    const auto run = [&](const auto& sink) {
-      multiply_tile<kTileRows>(a, block.b, block.b_stride, block.depth, sink);
-    };
-    auto* c_f32 = reinterpret_cast<float*>(c);
+    // Otherwise the loads and stores at the end of the tile wait for these lines.
+    prefetch_tile(block, out.c, out.c_type, out.ld, row, rows);
+    if (uses_pre) prefetch_tile(block, out.pre, out.pre_type, out.ld, row, rows);
+    in.a = block.a + row * (packed ? block.depth : block.a_ld);
     if (rows < kTileRows) {
-      multiply_edge(rows, a, block.b, block.b_stride, block.depth, ToTile{tile});
+      multiply_edge(rows, in, ToTile{tile});
       store_tile(tile, block, out, row, rows);
       continue;
     }
+    const auto run = [&](const auto& sink) { multiply_tile<kTileRows>(in, sink); };
+    const auto c = [&] {  // for the routes to an f32 output
+      return static_cast<float*>(out.c) + (block.row + row) * out.ld + block.col;
+    };
     switch (route) {
       case Route::kTile:
         run(ToTile{tile});
         store_tile(tile, block, out, row, rows);
         break;
       case Route::kStore:
-        run(ToOutput<false, false>{c_f32, out.ld, out.alpha, nullptr});
+        run(ToOutput<false, false>{c(), out.ld, out.alpha, nullptr});
         break;
       case Route::kAdd:
-        run(ToOutput<true, false>{c_f32, out.ld, out.alpha, nullptr});
+        run(ToOutput<true, false>{c(), out.ld, out.alpha, nullptr});
         break;
       case Route::kStoreBias:
-        run(ToOutput<false, true>{c_f32, out.ld, out.alpha, bias});
+        run(ToOutput<false, true>{c(), out.ld, out.alpha, bias});
         break;
       case Route::kAddBias:
-        run(ToOutput<true, true>{c_f32, out.ld, out.alpha, bias});
+        run(ToOutput<true, true>{c(), out.ld, out.alpha, bias});
         break;
     }
   }
@@ -353,8 +378,8 @@ void few_rows(const GemmOperand& a, const GemmOperand& b, std::int64_t rows, std
         dots_of_rows<1>(height, &tile.sums[0][j], a_rows, a.ld, b_data + (c + j) * b.ld, b.ld,
                         depth);
       }
-      const GemmBlock block = {nullptr, nullptr, 0,       depth, r,    height,
-                               c,       width,   nullptr, 0,     true, true};
+      const GemmBlock block = {nullptr, 0,     nullptr, 0, depth, r,   height,
+                               c,       width, nullptr, 0, true,  true};
       store_tile(tile, block, out, 0, height);
     }
   }

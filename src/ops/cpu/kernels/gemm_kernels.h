@@ -42,8 +42,9 @@ struct GemmOutput {
 
 /// A block of rows of a times one strip of columns of b, over one block of the summed dimension.
 struct GemmBlock {
-  const float* a;  ///< packed panels of `tile_rows` rows, each (depth, tile_rows)
-  const float* b;  ///< a strip of `tile_cols` columns, (depth, b_stride)
+  const float* a;     ///< packed panels of `tile_rows` rows, each (depth, tile_rows), or rows
+  std::int64_t a_ld;  ///< from row to row of a, 0 for panels
+  const float* b;     ///< a strip of `tile_cols` columns, (depth, b_stride)
   std::int64_t b_stride;
   std::int64_t depth;
   std::int64_t row, rows;  ///< first row in c, and how many
