@@ -73,12 +73,14 @@ struct CheckpointReader::Impl {
     fail(ErrorKind::kInput, "checkpoint", folder.string(), ": ", parts...);
   }
 
+  /// Files that hold no weights may be missing until `need_all_files`.
   void open_files() {
     for (const auto& [name, expected] : manifest.files) {
       const fs::path path = folder / name;
       std::error_code error;
       const std::uint64_t bytes = fs::file_size(path, error);
-      if (error) fail_here("expected the file ", name, ", got none", advice_on_damage(folder));
+      if (error && !holds_weights(name)) continue;
+      if (error) fail_missing(name);
       if (bytes != expected.bytes) {
         fail_here(name, ": expected ", expected.bytes, " bytes, got ", bytes,
                   advice_on_damage(folder));
@@ -90,8 +92,34 @@ struct CheckpointReader::Impl {
       }
     }
     for (const auto* tensors : {&manifest.weights, &manifest.state}) {
-      for (const auto& [name, tensor] : *tensors) check_pieces(name, tensor);
+      for (const auto& [name, tensor] : *tensors) {
+        if (has_files(tensor)) check_pieces(name, tensor);
+      }
     }
+  }
+
+  [[noreturn]] void fail_missing(const std::string& file) const {
+    fail_here("expected the file ", file, ", got none", advice_on_damage(folder));
+  }
+
+  void need_all_files() const {
+    for (const auto& [name, expected] : manifest.files) {
+      if (!files.contains(name)) fail_missing(name);
+    }
+  }
+
+  bool holds_weights(const std::string& file) const {
+    for (const auto& [name, tensor] : manifest.weights) {
+      for (const ManifestPiece& piece : tensor.pieces) {
+        if (piece.file == file) return true;
+      }
+    }
+    return false;
+  }
+
+  bool has_files(const ManifestTensor& tensor) const {
+    return std::all_of(tensor.pieces.begin(), tensor.pieces.end(),
+                       [&](const ManifestPiece& piece) { return files.contains(piece.file); });
   }
 
   void check_pieces(const std::string& name, const ManifestTensor& tensor) const {
@@ -122,7 +150,8 @@ struct CheckpointReader::Impl {
     if (stored == manifest.weights.end()) fail_here("expected a weight '", name, "', got none");
     if (dtype == DType::kF32 && stored->second.dtype == DType::kBF16) {
       const auto master = manifest.state.find(concat(kMasterState, ".", name));
-      if (master != manifest.state.end()) return {master->first, &master->second};
+      if (master != manifest.state.end() && has_files(master->second))
+        return {master->first, &master->second};
     }
     return {name, &stored->second};
   }
@@ -199,6 +228,7 @@ void CheckpointReader::read_all(Stream& stream, const ParameterSet& parameters,
     fail(ErrorKind::kConfig, "checkpoint", impl_->folder.string(), ": expected the optimizer ",
          info.optimizer, ", got ", optimizer.name());
   }
+  impl_->need_all_files();
   read_weights(stream, parameters);
   optimizer.start(stream);
   std::vector<std::string> wanted;
@@ -217,6 +247,7 @@ void CheckpointReader::read_all(Stream& stream, const ParameterSet& parameters,
 }
 
 void CheckpointReader::verify() {
+  impl_->need_all_files();
   std::vector<char> piece;
   for (const auto* tensors : {&impl_->manifest.weights, &impl_->manifest.state}) {
     for (const auto& [name, tensor] : *tensors) {

@@ -220,6 +220,44 @@ TEST_F(CheckpointDamage, EveryDamagedFileIsNoticed) {
   }
 }
 
+TEST_F(CheckpointDamage, WeightsDoNotNeedTheOptimizersFile) {
+  const fs::path folder = save(1);
+  const std::string weights = run_.weights();
+  fs::remove(folder / "optimizer.safetensors");
+  run_.begin(2);
+  ASSERT_NE(run_.weights(), weights);
+  CheckpointReader reader(folder);
+  reader.read_weights(run_.model.stream(), run_.model.parameters());
+  EXPECT_EQ(run_.weights(), weights);
+  const std::string missing = "expected the file optimizer.safetensors, got none";
+  expect_error(ErrorKind::kInput, missing, [&] { verify_checkpoint(folder); });
+  expect_error(ErrorKind::kInput, missing, [&] {
+    reader.read_all(run_.model.stream(), run_.model.parameters(), run_.optimizer,
+                    run_.model.step_block());
+  });
+  fs::remove(folder / "model.safetensors");
+  expect_error(ErrorKind::kInput, "expected the file model.safetensors, got none",
+               [&] { CheckpointReader incomplete(folder); });
+}
+
+TEST_F(CheckpointDamage, WithoutMastersTheirWeightsAreRead) {
+  TinyRun bf16(DType::kBF16);
+  bf16.begin();
+  bf16.step(0);  // from here on masters and weights differ
+  CheckpointWriter w{folder_.path(), bf16.model.parameters(), bf16.optimizer, {}};
+  w.save(bf16.model.stream(), info(1));
+  w.wait();
+  const fs::path folder = checkpoint_folder(folder_.path(), 1);
+  const auto read = [&] {
+    CheckpointReader(folder).read_weights(run_.model.stream(), run_.model.parameters());
+    return run_.weights();
+  };
+  const std::string masters = read();
+  fs::remove(folder / "optimizer.safetensors");
+  EXPECT_NE(read(), masters);
+  EXPECT_EQ(CheckpointReader(folder).dtype(), DType::kBF16);
+}
+
 TEST_F(CheckpointDamage, DamageIsNoticedWhileLoading) {
   const fs::path folder = save(1);
   std::string bytes = read_text(folder / "optimizer.safetensors");

@@ -99,8 +99,9 @@ class CheckpointWriter {
 };
 
 /// Reads one checkpoint folder. The manifest, the sizes of all files and their headers are checked
-/// when it is opened, the checksum of each tensor when it is read. Errors are input errors that
-/// name the file; after one, what was being filled is in part.
+/// when it is opened, the checksum of each tensor when it is read. Files without weights may be
+/// missing unless more than weights is asked for. Errors are input errors that name the file; after
+/// one, what was being filled is in part.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::filesystem::path& folder);
@@ -113,8 +114,8 @@ class CheckpointReader {
   /// Of the stored weights.
   DType dtype() const;
 
-  /// Fills the values of every parameter. Into f32 the masters of a bf16 run are preferred to its
-  /// weights; into bf16, f32 weights are rounded to nearest.
+  /// Fills the values of every parameter. Into f32 the masters of a bf16 run, where they are there,
+  /// are preferred to its weights; into bf16, f32 weights are rounded to nearest.
   void read_weights(Stream& stream, const ParameterSet& parameters);
   /// Fills weights, optimizer state, guard and block->updates: what follows repeats the run to the
   /// bit when dtypes are the same. Into another dtype, masters and f32 weights stand for each
