@@ -15,6 +15,8 @@ namespace {
 
 // Weight of the newest step in the moving average of the step time.
 constexpr double kTimeWeight = 0.05;
+// The same where the time left is told: less of it, as it is multiplied by all steps to come.
+constexpr double kPaceWeight = 0.002;
 
 double ms_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
@@ -208,8 +210,9 @@ void Trainer::finish_pending() {
 
 void Trainer::finish_step(const StepBlock& block, double ms) {
   // Bias-corrected: the mean of all steps at first, a moving average later.
-  ++timed_steps_;
-  mean_ms_ += (ms - mean_ms_) * std::max(kTimeWeight, 1.0 / static_cast<double>(timed_steps_));
+  const double first_weight = 1.0 / static_cast<double>(++timed_steps_);
+  mean_ms_ += (ms - mean_ms_) * std::max(kTimeWeight, first_weight);
+  pace_ms_ += (ms - pace_ms_) * std::max(kPaceWeight, first_weight);
   const std::int64_t step = block.step + 1;
   updates_ = block.updates;
   last_step_finite_ = block.skip != kNonFiniteLoss && block.skip != kNonFiniteGradient;
@@ -235,7 +238,7 @@ void Trainer::finish_step(const StepBlock& block, double ms) {
     event.mfu =
         event.tokens_per_s * model_.config().flops_per_token(source_.T()) / (*peak * options.ranks);
   }
-  event.seconds_left = static_cast<double>(total_steps_ - step) * mean_ms_ / 1000;
+  event.seconds_left = static_cast<double>(total_steps_ - step) * pace_ms_ / 1000;
   event.log =
       config_.log_every > 0 && (step == 1 || step == total_steps_ || step % config_.log_every == 0);
   emit(event);

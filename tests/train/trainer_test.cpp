@@ -401,5 +401,19 @@ TEST_F(TrainerTest, RefusesWhatCannotRun) {
   EXPECT_THROW(Trainer(config, tiny.model, tiny.source, tiny.optimizer), Error);
 }
 
+TEST_F(TrainerTest, TimeLeftFollowsTheMeanStep) {
+  TrainConfig config = tiny_config();
+  config.max_steps = 60;
+  const auto steps = run(config).all<StepEvent>();
+  double ms = 0;
+  ASSERT_EQ(steps.size(), 60u);
+  for (const StepEvent& event : steps) {
+    ms += event.ms;
+    const auto step = static_cast<double>(event.step);
+    const double left = (60 - step) * ms / step / 1000;
+    EXPECT_NEAR(event.seconds_left, left, 1e-9 * left);
+  }
+}
+
 }  // namespace
 }  // namespace llmc

@@ -46,7 +46,7 @@ struct StepEvent {
   double ms = 0;              ///< validation, samples and checkpoints not counted
   double tokens_per_s = 0;    ///< moving average
   std::optional<double> mfu;  ///< fraction of the device's peak, where that is known
-  double seconds_left = 0;    ///< at this pace
+  double seconds_left = 0;    ///< at the mean pace of the last hundreds of steps
   bool log = true;            ///< a step that `log_every` selects, or the first or last one
 };
 

@@ -130,7 +130,8 @@ class Trainer {
   std::optional<StopReason> stop_;
   Clock::time_point step_began_;
   std::optional<double> pending_ms_;  ///< time of the step in the snapshot
-  double mean_ms_ = 0;
+  double mean_ms_ = 0;                ///< of a step, lately
+  double pace_ms_ = 0;                ///< of a step, over a longer time
   std::int64_t timed_steps_ = 0;
 };
 
