@@ -8,12 +8,15 @@ the run), dots the validation loss.
 
 import argparse
 
-import matplotlib
+try:
+    import matplotlib
 
-matplotlib.use("Agg")
-from matplotlib import pyplot
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
 
-from run_log import moving_average, read_run
+    from run_log import moving_average, read_run
+except ModuleNotFoundError as error:
+    raise SystemExit(f"[plot_log] needs {error.name}: pip install numpy matplotlib")
 
 
 def plot_run(axes, run, window, colour):
