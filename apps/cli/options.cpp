@@ -32,6 +32,15 @@ std::string with_hyphens(std::string argument) {
   return argument;
 }
 
+std::string joined(const std::vector<std::string_view>& parts, std::string_view separator) {
+  std::string all;
+  for (const std::string_view part : parts) {
+    if (!all.empty()) all += separator;
+    all += part;
+  }
+  return all;
+}
+
 }  // namespace
 
 struct OptionParser::Impl {
@@ -60,6 +69,10 @@ struct OptionParser::Impl {
     });
     option->type_name(std::move(type))->expected(1)->allow_extra_args(false);
     return option;
+  }
+
+  void refuse_extras() const {
+    for (const std::string& extra : app.remaining()) refuse(extra);
   }
 
   void refuse(const std::string& argument) const {
@@ -142,6 +155,8 @@ void OptionParser::add_config_options(std::vector<ConfigSetting>& settings) {
     const std::string standard = option_text(defaults, option);
     if (is_bool) {
       added->expected(0, 1)->type_name(concat("[true|false]=", standard));
+    } else if (!option.choices.empty()) {
+      added->type_name(concat("[", joined(option.choices, "|"), "]=", standard));
     } else if (!standard.empty()) {
       added->default_str(standard);
     }
@@ -167,10 +182,13 @@ bool OptionParser::parse(int argc, const char* const* argv) {
     const std::string_view what = error.what();
     fail(ErrorKind::kConfig, "options", what.substr(0, what.find(':')),
          ": expected a value after it, got none; see ", impl_->program, " --help");
+  } catch (const CLI::RequiredError& error) {
+    impl_->refuse_extras();
+    fail(ErrorKind::kConfig, "options", error.what(), "; see ", impl_->program, " --help");
   } catch (const CLI::ParseError& error) {
     fail(ErrorKind::kConfig, "options", error.what(), "; see ", impl_->program, " --help");
   }
-  for (const std::string& extra : impl_->app.remaining()) impl_->refuse(extra);
+  impl_->refuse_extras();
   return true;
 }
 

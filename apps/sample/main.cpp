@@ -68,7 +68,9 @@ int sample(const Options& options, llmc::Transformer& model, const llmc::Tokeniz
 
 llmc::cli::Work prepare(int argc, char** argv) {
   auto options = std::make_shared<Options>();
-  llmc::cli::OptionParser parser("sample", "Draws text from a trained model.");
+  llmc::cli::OptionParser parser(
+      "sample",
+      "Draws text from a trained model, up to its end-of-text token or --max-new-tokens.");
   parser.add("checkpoint", options->checkpoint,
              "Run folder (its newest checkpoint), checkpoint folder or llm.c model file.");
   parser.add("prompt", options->prompt, "Text to continue.");
@@ -91,7 +93,8 @@ llmc::cli::Work prepare(int argc, char** argv) {
       llmc::load_model_tokenizer(loader, options->tokenizer);
   if (!tokenizer) {
     llmc::fail(llmc::ErrorKind::kConfig, "options", "--tokenizer: expected one, as ",
-               loader.source().string(), " comes without");
+               loader.source().string(), " comes without",
+               loader.checkpoint() ? "; a run keeps its own in RUN/tokenizer" : "");
   }
   llmc::validate(sample_options(*options, *tokenizer));
   const auto device = llmc::Device::open({.threads = static_cast<int>(options->threads)});

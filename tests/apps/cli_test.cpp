@@ -87,6 +87,9 @@ TEST_F(CliTest, VersionAndHelp) {
   }
   // CLI11 2.1 prints INTEGER=256, 2.4 INTEGER [256].
   const std::string sample_help = run("sample", {"--help"}).out;
+  EXPECT_NE(sample_help.find("end-of-text"), std::string::npos) << sample_help;
+  EXPECT_NE(run("train", {"--help"}).out.find("[constant|linear|cosine|wsd]=cosine"),
+            std::string::npos);
   EXPECT_TRUE(sample_help.find("--max-new-tokens INTEGER=256") != std::string::npos ||
               sample_help.find("--max-new-tokens INTEGER [256]") != std::string::npos)
       << sample_help;
@@ -123,6 +126,8 @@ TEST_F(CliTest, WrongOptionsAreRefused) {
   expect_refused("eval", {"--checkpoint", "none", "--data", "x"}, {"none"});
   expect_refused("eval", {"--chekpoint", "none", "--data", "x"}, {"checkpoint"});
   expect_refused("sample", {"--checkpoint", "none"}, {"none"});
+  expect_refused("sample", {"foo"}, {"'foo'"});
+  expect_refused("sample", {}, {"--checkpoint"});
   expect_refused("sample", {"--checkpoint", "x", "--temperature", "hot"}, {"--temperature", "hot"});
   expect_refused("sample", {"--checkpoint", "x", "--top-p", "1.5"}, {"--top-p", "at most 1"});
 }
@@ -189,6 +194,13 @@ TEST_F(CliTest, TrainEvalSample) {
       "eval", {"--checkpoint", "run/checkpoints/step_00000003", "--data", "data/tales_val.bin"});
   EXPECT_EQ(plain.status, 0) << plain.err;
   EXPECT_NE(plain.out.find("perplexity"), std::string::npos);
+
+  // Out of its run, and without what only training needs.
+  std::filesystem::copy(folder_ / "run/checkpoints/step_00000006", folder_ / "apart");
+  std::filesystem::remove(folder_ / "apart/optimizer.safetensors");
+  expect_refused("sample", {"--checkpoint", "apart"}, {"--tokenizer", "apart", "RUN/tokenizer"});
+  const Outcome apart = run("sample", {"--checkpoint", "apart", "--tokenizer", "run/tokenizer"});
+  EXPECT_EQ(apart.status, 0) << apart.err;
 
   const Arguments sample = {"--checkpoint",     "run", "--prompt", "Caf\xc3\xa9",
                             "--max-new-tokens", "30",  "--seed",   "5",
