@@ -9,17 +9,20 @@
 #include <thread>
 
 #include "apps/program.h"
+#include "llmc/core/file.h"
 #include "llmc/io/checkpoint.h"
 #include "llmc/io/llmc_format.h"
+#include "llmc/nn/transformer.h"
 #include "llmc/train/sinks.h"
-#include "train/tiny_run.h"
+#include "llmc/train/train_config.h"
+#include "support/temp_folder.h"
 
 namespace llmc {
 namespace {
 
 using testing::Outcome;
 using testing::Program;
-using testing::TestFolder;
+using testing::TempFolder;
 using Arguments = std::vector<std::string>;
 
 Arguments operator+(Arguments a, const Arguments& b) {
@@ -72,7 +75,7 @@ class CliTest : public ::testing::Test {
     return out;
   }
 
-  TestFolder folder_;
+  TempFolder folder_;
 };
 
 TEST_F(CliTest, VersionAndHelp) {

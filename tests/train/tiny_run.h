@@ -1,7 +1,5 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <random>
@@ -9,8 +7,6 @@
 #include <vector>
 
 #include "llmc/core/device.h"
-#include "llmc/core/error.h"
-#include "llmc/core/file.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/token_file.h"
 #include "llmc/nn/transformer.h"
@@ -18,24 +14,6 @@
 #include "llmc/train/trainer.h"
 
 namespace llmc::testing {
-
-/// A folder of its own for the running test, removed at its end.
-class TestFolder {
- public:
-  TestFolder() {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::temp_directory_path() /
-            concat("llmc_", test->test_suite_name(), "_", test->name());
-    std::filesystem::remove_all(path_);
-    make_folders(path_);
-  }
-  ~TestFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// A token file in which each token is likely to be the one before plus one, so that there is
 /// something to learn.

@@ -6,7 +6,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "llmc/core/error.h"
 #include "llmc/core/log.h"
+#include "support/temp_folder.h"
 #include "support/tensor_values.h"
 #include "train/tiny_run.h"
 
@@ -14,7 +16,7 @@ namespace llmc {
 namespace {
 
 using testing::Recorder;
-using testing::TestFolder;
+using testing::TempFolder;
 using testing::tiny_config;
 using testing::TinyRun;
 
@@ -38,7 +40,7 @@ class TrainerTest : public ::testing::Test {
     return recorder;
   }
 
-  TestFolder folder_;
+  TempFolder folder_;
 };
 
 TEST_F(TrainerTest, ReportsEveryStepOnce) {

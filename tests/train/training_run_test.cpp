@@ -4,11 +4,14 @@
 
 #include <algorithm>
 
+#include "llmc/core/error.h"
+#include "llmc/core/file.h"
 #include "llmc/core/log.h"
 #include "llmc/data/dataset_info.h"
 #include "llmc/data/prepare.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sinks.h"
+#include "support/temp_folder.h"
 #include "support/tiny_bpe.h"
 #include "train/tiny_run.h"
 
@@ -16,7 +19,7 @@ namespace llmc {
 namespace {
 
 using testing::Recorder;
-using testing::TestFolder;
+using testing::TempFolder;
 
 class TrainingRunTest : public ::testing::Test {
  protected:
@@ -85,7 +88,7 @@ class TrainingRunTest : public ::testing::Test {
     }
   }
 
-  TestFolder folder_;
+  TempFolder folder_;
   Options base_;
 };
 
