@@ -45,11 +45,11 @@ void check_prepare_options(const PrepareOptions& options);
 void check_prepare_files(const PrepareOptions& options);
 
 /// Turns text into NAME_val.bin and NAME_train.bin in out_dir (NAME_train_000001.bin and so on with
-/// shard_tokens), saves the tokenizer into NAME_tokenizer unless it is "byte", and writes the sidecar
-/// NAME.json last. Until all is written, files stand in the
-/// hidden folder .NAME.partial, so that an interrupted run leaves nothing that looks complete;
-/// files of an earlier run under the same name are replaced. `on_progress` is called now and then
-/// with the tokens and the bytes of text so far.
+/// shard_tokens), saves the tokenizer into NAME_tokenizer unless it is "byte", and writes the
+/// sidecar NAME.json last. Until all is written, files stand in the hidden folder .NAME.partial, so
+/// that an interrupted run leaves nothing that looks complete; files of an earlier run under the
+/// same name are replaced. `on_progress` is called now and then with the tokens and the bytes of
+/// text so far.
 DatasetInfo prepare_dataset(
     const PrepareOptions& options, const Tokenizer& tokenizer,
     const std::function<void(std::int64_t tokens, std::int64_t bytes)>& on_progress = {});

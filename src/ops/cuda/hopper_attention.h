@@ -10,8 +10,8 @@ namespace llmc::cuda {
 /// 16-byte parts.
 bool hopper_takes(const Stream::Impl& stream, DType dtype, const AttentionHeads& heads);
 
-/// The same, and they take these arguments: keys and values beside the queries, 16-byte alignment, a
-/// positive scale.
+/// The same, and they take these arguments: keys and values beside the queries, 16-byte alignment,
+/// a positive scale.
 bool hopper_suits(const Stream::Impl& stream, const FlashForward& args);
 bool hopper_suits(const Stream::Impl& stream, const FlashBackward& args);
 
