@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/app.h"
@@ -19,13 +20,18 @@ namespace {
 
 using llmc::cli::Work;
 
-constexpr const char* kFirstSteps =
-    "train: trains a GPT on token files. To try it, paste these lines:\n\n"
-    "  build/cpu-release/apps/prepare --corpus tales --bytes 4000000 --seed 1 --val-tokens 100000"
-    " --out-dir data/tales --name tales\n"
-    "  build/cpu-release/apps/train --config configs/quickstart.toml --out-dir runs/quickstart\n"
-    "  build/cpu-release/apps/sample --checkpoint runs/quickstart --max-new-tokens 400\n\n"
-    "Options: train --help, or docs/configuration.md.\n";
+// `program` is how this one was called; the others lie beside it.
+std::string first_steps(std::string program) {
+  constexpr std::string_view kName = "train";
+  if (program.ends_with(kName)) program.resize(program.size() - kName.size());
+  return llmc::concat(
+      "train: trains a GPT on token files. To try it, paste these lines:\n\n  ", program,
+      "prepare --corpus tales --bytes 4000000 --seed 1 --val-tokens 100000 --out-dir data/tales"
+      " --name tales\n  ",
+      program, "train --config configs/quickstart.toml --out-dir runs/quickstart\n  ", program,
+      "sample --checkpoint runs/quickstart --max-new-tokens 400\n\n"
+      "Options: train --help, or docs/configuration.md.\n");
+}
 
 int train(llmc::TrainingRun& run) {
   llmc::cli::Console console(std::cout, isatty(STDOUT_FILENO) == 1);
@@ -50,7 +56,7 @@ Work prepare(int argc, char** argv) {
   parser.add_flag("print-options", print_options, "Print docs/configuration.md.");
   parser.add_config_options(given);
   if (argc == 1) {
-    std::cout << kFirstSteps;
+    std::cout << first_steps(argv[0]);
     return {};
   }
   if (!parser.parse(argc, argv)) return {};

@@ -101,9 +101,10 @@ TEST_F(CliTest, VersionAndHelp) {
 TEST_F(CliTest, TrainWithoutArgumentsPrintsThreeCommands) {
   const Outcome outcome = run("train", {});
   EXPECT_EQ(outcome.status, 0);
-  for (const char* part : {"apps/prepare --", "apps/train --config configs/quickstart.toml",
-                           "apps/sample --checkpoint"}) {
-    EXPECT_NE(outcome.out.find(part), std::string::npos) << part;
+  for (const char* part :
+       {"/prepare --corpus", "/train --config configs/quickstart.toml", "/sample --checkpoint"}) {
+    const std::string line = concat("  ", LLMC_APPS_DIR, part);
+    EXPECT_NE(outcome.out.find(line), std::string::npos) << line;
   }
 }
 
