@@ -23,11 +23,7 @@ int main() {
   optimizer.allocate(device);
   optimizer.start(model.stream());
 
-  const llmc::Schedule schedule({.kind = llmc::ScheduleKind::kWsd,
-                                 .lr = 1e-2,
-                                 .warmup_steps = 50,
-                                 .max_steps = steps,
-                                 .decay_fraction = 0.5});
+  const llmc::Schedule schedule({.lr = 1e-2, .warmup_steps = 50, .max_steps = steps});
   llmc::TaleSource tales(B, T, /*seed=*/1);
   llmc::Batch batch;
   for (int step = 0; step < steps; ++step) {
