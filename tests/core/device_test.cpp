@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "llmc/core/error.h"
-#include "llmc/core/log.h"
+#include "support/captured_log.h"
 #include "support/temp_folder.h"
 #include "support/test_tensor.h"
 
@@ -23,6 +23,7 @@ extern "C" const char* __asan_default_options() {  // NOLINT: the sanitizer's na
 namespace llmc {
 namespace {
 
+using testing::CapturedLog;
 using testing::expect_error;
 
 /// Sets or, with none, removes an environment variable until the end of the scope.
@@ -46,21 +47,6 @@ class ScopedVariable {
   }
   const char* name_;
   std::optional<std::string> old_;
-};
-
-/// Collects what the library logs until the end of the scope.
-class CapturedLog {
- public:
-  CapturedLog() {
-    set_log_sink([this](LogLevel, std::string_view text) { text_ += text; });
-  }
-  ~CapturedLog() { set_log_sink({}); }
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
 };
 
 constexpr const char* kNoThreads = "only the CPU backend has threads, where built with OpenMP";

@@ -7,12 +7,13 @@
 #include <string>
 
 #include "llmc/core/file.h"
-#include "llmc/core/log.h"
+#include "support/captured_log.h"
 #include "support/temp_folder.h"
 
 namespace llmc::cuda {
 namespace {
 
+using testing::CapturedLog;
 using testing::TempFolder;
 
 MatmulChoice choice(unsigned char first, double microseconds) {
@@ -22,21 +23,6 @@ MatmulChoice choice(unsigned char first, double microseconds) {
   }
   return choice;
 }
-
-/// Collects what the library logs until the end of the scope.
-class CapturedLog {
- public:
-  CapturedLog() {
-    set_log_sink([this](LogLevel, std::string_view text) { text_ += text; });
-  }
-  ~CapturedLog() { set_log_sink({}); }
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 MatmulChoices two_choices() {
   MatmulChoices choices("A GPU", 130100);

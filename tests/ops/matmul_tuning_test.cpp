@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "llmc/core/file.h"
-#include "llmc/core/log.h"
 #include "llmc/ops/linear.h"
+#include "support/captured_log.h"
 #include "support/matmul_oracle.h"
 #include "support/temp_folder.h"
 #include "support/test_tensor.h"
@@ -17,6 +17,7 @@
 namespace llmc {
 namespace {
 
+using testing::CapturedLog;
 using testing::ExactSum;
 using testing::product_element;
 using testing::StoredMatrix;
@@ -98,25 +99,21 @@ TEST(MatmulTuning, AFileRemembersTheChoices) {
   EXPECT_EQ(read_text(path), file);
 
   // A damaged file is mended; a name that cannot be a file does no harm.
-  std::string warnings;
-  set_log_sink([&warnings](LogLevel, std::string_view text) { warnings += text; });
+  const CapturedLog log;
   write_text(path, file.substr(0, file.size() - 5));
   const std::string second = choose();
-  EXPECT_NE(warnings.find("damaged lines: 1"), std::string::npos) << warnings;
+  EXPECT_NE(log.text().find("damaged lines: 1"), std::string::npos) << log.text();
   EXPECT_EQ(read_text(path), second);
   Stream stream(Device::open({.tuning_cache = folder.path().string()}));
   EXPECT_NO_THROW(product(stream));
-  EXPECT_NE(warnings.find("not kept"), std::string::npos) << warnings;
-  set_log_sink({});
+  EXPECT_NE(log.text().find("not kept"), std::string::npos) << log.text();
 }
 
 TEST(MatmulTuning, RefusesWhatIsNoChoice) {
   Stream stream(Device::open());
-  std::string warnings;
-  set_log_sink([&warnings](LogLevel, std::string_view text) { warnings += text; });
+  const CapturedLog log;
   set_matmul_choices(stream, "anything\nelse");
-  set_log_sink({});
-  EXPECT_NE(warnings.find("2 are damaged"), std::string::npos) << warnings;
+  EXPECT_NE(log.text().find("2 are damaged"), std::string::npos) << log.text();
   EXPECT_EQ(matmul_choices(stream), "");
 }
 
