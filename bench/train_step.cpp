@@ -213,8 +213,8 @@ void run(const Options& o, Clock::time_point began) {
   last = steps.read();
   const double step = seconds_since(timing) / count;
   const double rate = steps.tokens() / step;
-  const auto peak =
-      device.peak_flops(o.precision == "bf16" ? DType::kBF16 : DType::kF32, o.precision == "tf32");
+  const TransformerOptions& options = steps.model().options();
+  const auto peak = device.peak_flops(options.dtype, options.tf32);
   const double mfu = peak ? rate * config.flops_per_token(o.seq_len) / *peak : 0;
   const double planned =
       static_cast<double>(steps.model().arena().bytes() + steps.optimizer().arena().bytes() +

@@ -63,7 +63,7 @@ cuda::AttentionKind attention_from_name(std::string_view name) {
   fail(ErrorKind::kConfig, "device", "attention: expected auto, own or cudnn, got ", name);
 }
 
-/// One tensor copied in whatever direction its addresses say.
+/// Queues a copy.
 void copy_bytes(Stream& stream, void* dst, const void* src, std::size_t bytes,
                 cudaMemcpyKind kind) {
   if (bytes == 0) return;

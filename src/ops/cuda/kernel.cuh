@@ -51,11 +51,6 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vec {
     return *reinterpret_cast<const Vec*>(&raw);
   }
   __device__ void store(T* p) const { *reinterpret_cast<Vec*>(p) = *this; }
-  /// A store of data that nobody reads soon.
-  __device__ void store_once(T* p) const {
-    static_assert(sizeof(Vec) == 16);
-    __stcs(reinterpret_cast<int4*>(p), *reinterpret_cast<const int4*>(this));
-  }
   __device__ float get(int i) const {
     if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
       // Taken out of its register by one shift or mask.
