@@ -123,6 +123,19 @@ __device__ __forceinline__ void settle(Sums<8>& sums) {
   }
 }
 
+// The instruction up to its first input, with a predicate that says whether it adds ("1") or not
+// ("0"), and its results: the sums, read and written ("+f") or only written ("=&f").
+#define LLMC_PRODUCT(adds)                                                  \
+  "{ .reg .pred p; setp.ne.b32 p, " adds                                    \
+  ", 0; "                                                                   \
+  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "                   \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+#define LLMC_SUM_ROW(how, n) how(d[n][0]), how(d[n][1]), how(d[n][2]), how(d[n][3])
+#define LLMC_SUMS(how)                                                                    \
+  LLMC_SUM_ROW(how, 0), LLMC_SUM_ROW(how, 1), LLMC_SUM_ROW(how, 2), LLMC_SUM_ROW(how, 3), \
+      LLMC_SUM_ROW(how, 4), LLMC_SUM_ROW(how, 5), LLMC_SUM_ROW(how, 6), LLMC_SUM_ROW(how, 7)
+
 // d = a · b, or d += a · b where kAdd, 64 x 64, begun by the 128 threads of a warp group; d and a
 // must not be touched before wait_for_products. Each warp has 16 rows of d, in the layout of Sums.
 // a and b are operands of 16 columns, or a is 16 columns in registers, as Rows and Weights hold
@@ -131,34 +144,13 @@ __device__ __forceinline__ void settle(Sums<8>& sums) {
 template <bool kAdd, bool kTransposed>
 __device__ __forceinline__ void multiply_group(Sums<8>& d, std::uint64_t a, std::uint64_t b) {
   if constexpr (kAdd) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, 1, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, p, 1, 1, 0, %34; }"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-          "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-          "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-          "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-          "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-          "+f"(d[7][2]), "+f"(d[7][3])
-        : "l"(a), "l"(b), "n"(kTransposed ? 1 : 0));
+    asm volatile(LLMC_PRODUCT("1") "%32, %33, p, 1, 1, 0, %34; }"
+                 : LLMC_SUMS("+f")
+                 : "l"(a), "l"(b), "n"(kTransposed ? 1 : 0));
   } else {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, 0, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, p, 1, 1, 0, %34; }"
-        : "=&f"(d[0][0]), "=&f"(d[0][1]), "=&f"(d[0][2]), "=&f"(d[0][3]), "=&f"(d[1][0]),
-          "=&f"(d[1][1]), "=&f"(d[1][2]), "=&f"(d[1][3]), "=&f"(d[2][0]), "=&f"(d[2][1]),
-          "=&f"(d[2][2]), "=&f"(d[2][3]), "=&f"(d[3][0]), "=&f"(d[3][1]), "=&f"(d[3][2]),
-          "=&f"(d[3][3]), "=&f"(d[4][0]), "=&f"(d[4][1]), "=&f"(d[4][2]), "=&f"(d[4][3]),
-          "=&f"(d[5][0]), "=&f"(d[5][1]), "=&f"(d[5][2]), "=&f"(d[5][3]), "=&f"(d[6][0]),
-          "=&f"(d[6][1]), "=&f"(d[6][2]), "=&f"(d[6][3]), "=&f"(d[7][0]), "=&f"(d[7][1]),
-          "=&f"(d[7][2]), "=&f"(d[7][3])
-        : "l"(a), "l"(b), "n"(kTransposed ? 1 : 0));
+    asm volatile(LLMC_PRODUCT("0") "%32, %33, p, 1, 1, 0, %34; }"
+                 : LLMC_SUMS("=&f")
+                 : "l"(a), "l"(b), "n"(kTransposed ? 1 : 0));
   }
 }
 
@@ -166,34 +158,18 @@ template <bool kAdd, bool kTransposed>
 __device__ __forceinline__ void multiply_group(Sums<8>& d, const std::uint32_t (&a)[4],
                                                std::uint64_t b) {
   if constexpr (kAdd) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, 1, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, p, 1, 1, %37; }"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-          "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-          "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
-          "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-          "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-          "+f"(d[7][2]), "+f"(d[7][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0));
+    asm volatile(LLMC_PRODUCT("1") "{%32, %33, %34, %35}, %36, p, 1, 1, %37; }"
+                 : LLMC_SUMS("+f")
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0));
   } else {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, 0, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, p, 1, 1, %37; }"
-        : "=&f"(d[0][0]), "=&f"(d[0][1]), "=&f"(d[0][2]), "=&f"(d[0][3]), "=&f"(d[1][0]),
-          "=&f"(d[1][1]), "=&f"(d[1][2]), "=&f"(d[1][3]), "=&f"(d[2][0]), "=&f"(d[2][1]),
-          "=&f"(d[2][2]), "=&f"(d[2][3]), "=&f"(d[3][0]), "=&f"(d[3][1]), "=&f"(d[3][2]),
-          "=&f"(d[3][3]), "=&f"(d[4][0]), "=&f"(d[4][1]), "=&f"(d[4][2]), "=&f"(d[4][3]),
-          "=&f"(d[5][0]), "=&f"(d[5][1]), "=&f"(d[5][2]), "=&f"(d[5][3]), "=&f"(d[6][0]),
-          "=&f"(d[6][1]), "=&f"(d[6][2]), "=&f"(d[6][3]), "=&f"(d[7][0]), "=&f"(d[7][1]),
-          "=&f"(d[7][2]), "=&f"(d[7][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0));
+    asm volatile(LLMC_PRODUCT("0") "{%32, %33, %34, %35}, %36, p, 1, 1, %37; }"
+                 : LLMC_SUMS("=&f")
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0));
   }
 }
+
+#undef LLMC_SUMS
+#undef LLMC_SUM_ROW
+#undef LLMC_PRODUCT
+
 }  // namespace llmc::cuda
