@@ -7,6 +7,7 @@
 #include "ops/cuda/attention_decode.h"
 #include "ops/cuda/cudnn_attention.h"
 #include "ops/cuda/flash_attention.h"
+#include "ops/cuda/hopper_attention.h"
 
 namespace llmc {
 namespace {
@@ -15,6 +16,20 @@ namespace {
 void* element(const Tensor& tensor, std::int64_t count) {
   return static_cast<char*>(tensor.raw()) +
          count * static_cast<std::int64_t>(size_of(tensor.dtype()));
+}
+
+/// Whether cuDNN is to be asked before the own kernels are used.
+bool cudnn_goes_first(const Stream::Impl& stream, DType dtype, const AttentionHeads& heads) {
+  switch (stream.device.impl().attention) {
+    case cuda::AttentionKind::kOwn:
+      return false;
+    case cuda::AttentionKind::kCudnn:
+      return true;
+    case cuda::AttentionKind::kAuto:
+      // The Hopper kernels are faster than cuDNN's deterministic backward pass.
+      return !cuda::hopper_takes(stream, dtype, heads);
+  }
+  return false;
 }
 
 }  // namespace
@@ -39,19 +54,22 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
   args.q_token = args.kv_token = h.qkv_stride();
   args.q_sequence = args.kv_sequence = h.T * h.qkv_stride();
   args.scale = scale;
-  if (!cuda::cudnn_attention_forward(stream.impl(), args)) {
-    cuda::flash_attention_forward(stream.impl(), args);
+  if (cudnn_goes_first(stream.impl(), args.dtype, h) &&
+      cuda::cudnn_attention_forward(stream.impl(), args)) {
+    return;
   }
+  cuda::flash_attention_forward(stream.impl(), args);
 }
 
 std::int64_t attention_backward_scratch(Stream& stream, DType dtype, std::int64_t batch,
                                         std::int64_t tokens, std::int64_t n_head,
                                         std::int64_t n_kv_head, std::int64_t head_size) {
   const cuda::CurrentDevice current(stream.impl().ordinal());
-  const std::int64_t cudnn = cuda::cudnn_attention_backward_scratch(
-      stream.impl(), dtype, {batch, tokens, n_head, n_kv_head, head_size});
+  const AttentionHeads h{batch, tokens, n_head, n_kv_head, head_size};
+  const std::int64_t own = cuda::flash_attention_backward_scratch(batch, tokens, n_head);
+  if (!cudnn_goes_first(stream.impl(), dtype, h)) return own;
   // Smaller batches in the same scratch may be ones that cuDNN does not take.
-  return std::max(cudnn, cuda::flash_attention_backward_scratch(batch, tokens, n_head));
+  return std::max(own, cuda::cudnn_attention_backward_scratch(stream.impl(), dtype, h));
 }
 
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
@@ -71,7 +89,10 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
   args.scratch = scratch.raw();
   args.scale = scale;
   // cuDNN makes do with what scratch there is.
-  if (cuda::cudnn_attention_backward(stream.impl(), args, scratch.numel())) return;
+  if (cudnn_goes_first(stream.impl(), args.dtype, h) &&
+      cuda::cudnn_attention_backward(stream.impl(), args, scratch.numel())) {
+    return;
+  }
   expect_scratch("attention_backward", scratch,
                  cuda::flash_attention_backward_scratch(h.B, h.T, h.NH));
   cuda::flash_attention_backward(stream.impl(), args);

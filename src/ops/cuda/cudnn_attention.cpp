@@ -16,7 +16,6 @@
 
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
-#include "ops/cuda/hopper_attention.h"
 
 namespace llmc::cuda {
 namespace {
@@ -62,10 +61,6 @@ bool decline(const Stream::Impl& stream, const Why&... why) {
 
 /// Whether cuDNN may take tensors of this kind.
 bool takes(const Stream::Impl& stream, DType dtype, const AttentionHeads& h) {
-  const AttentionKind kind = stream.device.impl().attention;
-  if (kind == AttentionKind::kOwn) return false;
-  // Faster than cuDNN's deterministic backward pass.
-  if (kind == AttentionKind::kAuto && hopper_takes(stream, dtype, h)) return false;
   if (dtype != DType::kBF16) return decline(stream, "tensors of ", name_of(dtype));
   if (h.HS % 8 != 0) {
     return decline(stream, "a head size of ", h.HS, ", no multiple of 8");
