@@ -173,23 +173,38 @@ TEST_P(LayerNorm, Backward) {
   }
 }
 
+/// Everything that a forward and a backward pass write.
+class BothPasses {
+ public:
+  BothPasses(Stream& stream, DType dtype, const Sizes& s)
+      : stream_(&stream),
+        out_(stream, dtype, {s.N, s.C}),
+        mean_(stream, DType::kF32, {s.N}),
+        rstd_(stream, DType::kF32, {s.N}),
+        din_(stream, dtype, {s.N, s.C}),
+        dweight_(stream, DType::kF32, {s.C}),
+        dbias_(stream, DType::kF32, {s.C}),
+        scratch_(TestTensor::scratch(stream, layernorm_backward_scratch(stream, s.N, s.C))) {}
+
+  /// Runs both and returns the bytes of their results.
+  std::vector<std::uint8_t> run(const Case& c) const {
+    layernorm_forward(*stream_, out_, mean_, rstd_, c.in, c.weight, c.bias, kEps);
+    layernorm_backward(*stream_, din_, dweight_, dbias_, c.dout, c.in, c.weight, mean_, rstd_,
+                       scratch_, false, false);
+    return bytes_of(out_, mean_, rstd_, din_, dweight_, dbias_);
+  }
+
+ private:
+  Stream* stream_;
+  TestTensor out_, mean_, rstd_, din_, dweight_, dbias_, scratch_;
+};
+
 TEST_P(LayerNorm, ThreadsDoNotChangeBits) {
   for (const DType dtype : kFloatTypes) {
     expect_same_bits_for_any_threads([&](Stream& stream) {
       const Sizes s{131, 97};
       const Case c(stream, dtype, dtype, s);
-      const TestTensor out(stream, dtype, {s.N, s.C});
-      const TestTensor mean(stream, DType::kF32, {s.N});
-      const TestTensor rstd(stream, DType::kF32, {s.N});
-      const TestTensor din(stream, dtype, {s.N, s.C});
-      const TestTensor dweight(stream, DType::kF32, {s.C});
-      const TestTensor dbias(stream, DType::kF32, {s.C});
-      const auto scratch =
-          TestTensor::scratch(stream, layernorm_backward_scratch(stream, s.N, s.C));
-      layernorm_forward(stream, out, mean, rstd, c.in, c.weight, c.bias, kEps);
-      layernorm_backward(stream, din, dweight, dbias, c.dout, c.in, c.weight, mean, rstd, scratch,
-                         false, false);
-      return bytes_of(out, mean, rstd, din, dweight, dbias);
+      return BothPasses(stream, dtype, s).run(c);
     });
   }
 }
@@ -261,20 +276,10 @@ TEST_P(LayerNorm, RepeatsBitForBit) {
   for (const DType dtype : kFloatTypes) {
     for (const Sizes& s : {Sizes{3001, 768}, Sizes{300, 4104}}) {
       const Case c(stream, dtype, dtype, s);
-      const TestTensor out(stream, dtype, {s.N, s.C});
-      const TestTensor mean(stream, DType::kF32, {s.N});
-      const TestTensor rstd(stream, DType::kF32, {s.N});
-      const TestTensor din(stream, dtype, {s.N, s.C});
-      const TestTensor dweight(stream, DType::kF32, {s.C});
-      const TestTensor dbias(stream, DType::kF32, {s.C});
-      const auto scratch =
-          TestTensor::scratch(stream, layernorm_backward_scratch(stream, s.N, s.C));
+      const BothPasses passes(stream, dtype, s);
       std::vector<std::uint8_t> first;
       for (int run = 0; run < 3; ++run) {
-        layernorm_forward(stream, out, mean, rstd, c.in, c.weight, c.bias, kEps);
-        layernorm_backward(stream, din, dweight, dbias, c.dout, c.in, c.weight, mean, rstd, scratch,
-                           false, false);
-        const auto bytes = bytes_of(out, mean, rstd, din, dweight, dbias);
+        const auto bytes = passes.run(c);
         if (run == 0) first = bytes;
         EXPECT_TRUE(bytes == first) << name_of(dtype) << ", run " << run;
       }
