@@ -2,65 +2,99 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "data/merge_table.h"
+#include "data/text_split.h"
+#include "data/token_list.h"
 #include "llmc/data/tokenizer.h"
 
 namespace llmc {
 
-/// The printed name of end-of-text in every vocabulary here.
+/// The printed name of end-of-text in every vocabulary here but Llama 3's.
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
-/// Byte-pair encoding after GPT-2's splitting.
+/// What byte-pair encoding consists of.
+struct BpeModel {
+  /// The bytes of each id, every single byte among them; of special tokens the printed name.
+  TokenList tokens;
+  /// Refer to these ids.
+  MergeTable merges;
+  SplitPattern pattern = SplitPattern::kGpt2;
+  /// A piece that is a token becomes it even where merges do not lead there.
+  bool whole_pieces = false;
+  /// Ids that no text encodes to, ascending; the two below are among them.
+  std::vector<std::int32_t> special;
+  std::int32_t begin_of_text = 0;
+  std::int32_t end_of_text = 0;
+  /// Why encode fails; empty: it does not.
+  std::string decode_only;
+};
+
 class BpeTokenizer : public Tokenizer {
  public:
-  /// `tokens` holds the bytes of each id, every single byte among them. `merges` refer to these
-  /// ids. With a text in `decode_only`, encode fails with it.
-  BpeTokenizer(std::vector<std::string> tokens, MergeTable merges, std::int32_t end_of_text,
-               std::string decode_only = "");
+  /// Files that hold a tokenizer.
+  enum class Files {
+    kJson,   ///< tokenizer.json and, where they say all, vocab.json and merges.txt
+    kRanks,  ///< tokenizer.tiktoken
+    kLlmc,   ///< tokenizer.bin
+  };
+
+  BpeTokenizer(BpeModel model, Files files);
+  ~BpeTokenizer() override;
 
   std::string name() const override;
-  std::int64_t vocab_size() const override { return static_cast<std::int64_t>(tokens_.size()); }
-  std::int32_t end_of_text() const override { return end_of_text_; }
+  std::int64_t vocab_size() const override { return model_.tokens.size(); }
+  std::int32_t end_of_text() const override { return model_.end_of_text; }
+  std::int32_t begin_of_text() const override { return model_.begin_of_text; }
   std::string_view token_bytes(std::int32_t id) const override;
   void encode(std::vector<std::int32_t>& ids, std::string_view text) const override;
   void save(const std::filesystem::path& folder) const override;
 
  private:
-  struct TextHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>{}(text);
-    }
-  };
-  using PieceCache =
-      std::unordered_map<std::string, std::vector<std::int32_t>, TextHash, std::equal_to<>>;
+  struct Worker;
 
-  void encode_piece(std::vector<std::int32_t>& ids, std::string_view piece) const;
+  void encode_piece(std::vector<std::int32_t>& ids, std::string_view piece, Worker& worker) const;
+  void index_whole_pieces();
 
-  std::vector<std::string> tokens_;
-  MergeTable merges_;
-  std::int32_t end_of_text_;
-  std::string decode_only_;
+  BpeModel model_;
+  Files files_;
   std::array<std::int32_t, 256> id_of_byte_{};
+  TokenIndex whole_;  // pieces that become one token
+  std::size_t longest_whole_ = 0;
 
-  // Texts repeat their words, so what a piece became is kept, within bounds.
+  // What encode remembers between calls. Each call takes one that no other uses.
   mutable std::mutex mutex_;
-  mutable PieceCache cache_;
-  mutable MergeTable::Scratch scratch_;
-  mutable std::vector<std::int32_t> symbols_;
+  mutable std::vector<std::unique_ptr<Worker>> idle_;
 };
 
-/// Writes vocab.json and merges.txt (gpt2_files.cpp).
-void save_gpt2_files(const std::filesystem::path& folder, const std::vector<std::string>& tokens,
-                     const MergeTable& merges, std::int32_t end_of_text);
+/// The ids of the single bytes, special tokens aside. Returns "", or what is wrong: a byte that has
+/// no id or several.
+std::string find_bytes(const BpeModel& model, std::array<std::int32_t, 256>& id_of_byte);
 
 /// Removes the files that Tokenizer::save of any kind left in a folder.
 void remove_saved_tokenizer(const std::filesystem::path& folder);
+
+// Readers and writers of files, each in the source file of that name. Writers put files that hold
+// the model into a folder.
+
+/// gpt2_files.cpp: vocab.json and merges.txt.
+void save_gpt2_files(const std::filesystem::path& folder, const BpeModel& model);
+/// tokenizer_json.cpp.
+void save_tokenizer_json(const std::filesystem::path& path, const BpeModel& model);
+/// tiktoken_file.cpp: whether a file's first line is one of a rank file.
+bool is_tiktoken_file(const std::filesystem::path& path);
+/// The model that is read has no special tokens yet.
+BpeModel read_tiktoken_file(const std::filesystem::path& path);
+/// Adds every merge of two tokens that yields a token, the lowest id first.
+void add_merges_by_rank(BpeModel& model);
+void save_tiktoken_file(const std::filesystem::path& path, const BpeModel& model);
+/// llmc_tokenizer_file.cpp: adds the merges that follow if ids are in the order in which merges
+/// were learned. If they are not, returns why.
+std::string derive_merges(BpeModel& model);
 
 }  // namespace llmc

@@ -18,12 +18,7 @@ constexpr std::uint32_t kVersionWithoutEndOfText = 1;
 constexpr std::uint32_t kGpt2Tokens = 50257;
 constexpr std::size_t kLongestToken = 255;
 
-struct Content {
-  std::vector<std::string> tokens;
-  std::int32_t end_of_text = 0;
-};
-
-Content read_content(const fs::path& path) {
+BpeModel read_model(const fs::path& path) {
   FileReader reader(path);
   if (reader.size() < sizeof(Header)) {
     fail(ErrorKind::kInput, "tokenizer", path.string(),
@@ -50,9 +45,9 @@ Content read_content(const fs::path& path) {
     fail(ErrorKind::kInput, "tokenizer", path.string(), ": expected a number of tokens that fits ",
          "the file and an end-of-text below it, got ", count, " and ", end_of_text);
   }
-  Content content;
-  content.end_of_text = static_cast<std::int32_t>(end_of_text);
-  content.tokens.reserve(count);
+  BpeModel model;
+  model.begin_of_text = model.end_of_text = static_cast<std::int32_t>(end_of_text);
+  model.special = {model.end_of_text};
   for (std::uint32_t id = 0; id < count; ++id) {
     std::string token(reader.read_value<std::uint8_t>(), '\0');
     if (token.empty()) {
@@ -60,66 +55,55 @@ Content read_content(const fs::path& path) {
            id, ", got 0");
     }
     reader.read(token.data(), token.size());
-    content.tokens.push_back(std::move(token));
+    model.tokens.push_back(token);
   }
   if (reader.position() != reader.size()) {
     fail(ErrorKind::kInput, "tokenizer", path.string(), ": expected ", reader.position(),
          " bytes for its ", count, " tokens, got ", reader.size(), "; the file is too long");
   }
-  return content;
+  return model;
 }
 
-bool is_byte_level(const Content& content) {
-  if (content.tokens.size() != 257 || content.end_of_text != 256) return false;
-  for (std::size_t b = 0; b < 256; ++b) {
-    if (content.tokens[b] != std::string(1, static_cast<char>(b))) return false;
+bool is_byte_level(const BpeModel& model) {
+  if (model.tokens.size() != 257 || model.end_of_text != 256) return false;
+  for (std::int32_t b = 0; b < 256; ++b) {
+    if (model.tokens[b] != std::string(1, static_cast<char>(b))) return false;
   }
   return true;
 }
 
-/// Fills `merges` with what the order of the ids implies: the parts of a token are what the merges
-/// of lower ids leave of its bytes, and these must be two. Returns why that fails, or "".
-std::string derive_merges(MergeTable& merges, const Content& content) {
+}  // namespace
+
+// The parts of a token are what the merges of lower ids leave of its bytes, and these must be two.
+std::string derive_merges(BpeModel& model) {
   std::array<std::int32_t, 256> id_of_byte;
-  id_of_byte.fill(-1);
-  for (std::size_t id = 0; id < content.tokens.size(); ++id) {
-    const std::string& token = content.tokens[id];
-    if (token.size() != 1 || static_cast<std::int32_t>(id) == content.end_of_text) continue;
-    std::int32_t& of_byte = id_of_byte[static_cast<unsigned char>(token[0])];
-    if (of_byte >= 0) return concat("id ", id, " repeats the byte of id ", of_byte);
-    of_byte = static_cast<std::int32_t>(id);
-  }
-  for (std::size_t b = 0; b < 256; ++b) {
-    if (id_of_byte[b] < 0) return concat("no id is the single byte ", b);
-  }
+  if (std::string wrong = find_bytes(model, id_of_byte); !wrong.empty()) return wrong;
   MergeTable::Scratch scratch;
   std::vector<std::int32_t> symbols;
-  for (std::size_t id = 0; id < content.tokens.size(); ++id) {
-    const std::string& token = content.tokens[id];
-    const auto merged = static_cast<std::int32_t>(id);
-    if (token.size() == 1 || merged == content.end_of_text) continue;
+  for (std::int32_t id = 0; id < model.tokens.size(); ++id) {
+    const std::string_view token = model.tokens[id];
+    if (token.size() == 1 || id == model.end_of_text) continue;
     symbols.clear();
     for (const char c : token) symbols.push_back(id_of_byte[static_cast<unsigned char>(c)]);
-    merges.apply(symbols, scratch);
+    model.merges.apply(symbols, scratch);
     if (symbols.size() != 2) {
       return concat("id ", id,
                     " is not a merge of two lower ids, so merges do not follow from ids");
     }
-    merges.add({symbols[0], symbols[1], merged});
+    model.merges.add({symbols[0], symbols[1], id});
   }
   return "";
 }
 
-}  // namespace
-
 std::unique_ptr<Tokenizer> load_llmc_tokenizer(const fs::path& path) {
-  Content content = read_content(path);
-  if (is_byte_level(content)) return make_byte_tokenizer();
-  MergeTable merges;
-  std::string reason = derive_merges(merges, content);
-  if (!reason.empty()) reason = concat("in ", path.string(), ", ", reason);
-  return std::make_unique<BpeTokenizer>(std::move(content.tokens), std::move(merges),
-                                        content.end_of_text, std::move(reason));
+  BpeModel model = read_model(path);
+  if (is_byte_level(model)) return make_byte_tokenizer();
+  const std::string wrong = derive_merges(model);
+  if (wrong.empty()) {
+    return std::make_unique<BpeTokenizer>(std::move(model), BpeTokenizer::Files::kJson);
+  }
+  model.decode_only = concat("in ", path.string(), ", ", wrong);
+  return std::make_unique<BpeTokenizer>(std::move(model), BpeTokenizer::Files::kLlmc);
 }
 
 void save_llmc_tokenizer(const Tokenizer& tokenizer, const fs::path& path) {

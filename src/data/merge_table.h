@@ -2,12 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 namespace llmc {
 
-/// Byte-pair merges in order of rank: which pairs of neighbouring symbols become which symbol.
+/// Byte-pair merges: which pairs of neighbouring symbols become which symbol, and which of them
+/// first. Symbols are not negative.
 class MergeTable {
  public:
   struct Merge {
@@ -21,33 +21,45 @@ class MergeTable {
     friend class MergeTable;
     struct Node {
       std::int32_t symbol;
+      std::uint64_t value;  // of the pair that it begins
       std::size_t previous;
       std::size_t next;
     };
     struct Candidate {
-      std::size_t rank;
+      std::uint64_t value;
       std::size_t at;
     };
+    std::vector<std::uint64_t> values_;
     std::vector<Node> nodes_;
     std::vector<Candidate> heap_;
-    std::vector<Candidate> fresh_;
   };
 
-  /// Appends the merge with the next rank; false if the pair is there already.
+  /// Adds a merge whose rank is the number of those before it; false if the pair is there already.
   bool add(const Merge& merge);
-  /// By rank.
+  /// The same with a rank of the caller's choice, which several merges may share if they yield the
+  /// same symbol.
+  bool add(const Merge& merge, std::uint32_t rank);
+  /// In the order in which they were added.
   const std::vector<Merge>& merges() const { return merges_; }
 
-  /// Merges symbols in place until no pair is left that could be. Of all pairs present those of
-  /// the lowest rank are merged first, from left to right, before the next lowest is looked for.
-  /// Takes O(n log n) for n symbols.
+  /// Merges symbols in place until no pair is left that could be. Of all pairs present the one of
+  /// lowest rank, of these the leftmost, is merged next. Takes O(n log n) for n symbols.
   void apply(std::vector<std::int32_t>& symbols, Scratch& scratch) const;
 
  private:
-  void push_pair(std::vector<Scratch::Candidate>& to, const Scratch& scratch, std::size_t at) const;
+  struct Slot {
+    std::uint64_t pair;
+    std::uint64_t value;
+  };
+
+  std::uint64_t value_of(std::int32_t left, std::int32_t right) const;
+  Slot& slot_of(std::uint64_t pair);
+  void grow();
+  void apply_to_few(std::vector<std::int32_t>& symbols, Scratch& scratch) const;
+  void apply_to_many(std::vector<std::int32_t>& symbols, Scratch& scratch) const;
 
   std::vector<Merge> merges_;
-  std::unordered_map<std::uint64_t, std::size_t> rank_of_pair_;
+  std::vector<Slot> slots_;  // a hash table with open addressing
 };
 
 }  // namespace llmc

@@ -16,7 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSavedName = "tokenizer.bin";
+constexpr const char* kLlmcName = "tokenizer.bin";
+constexpr const char* kJsonName = "tokenizer.json";
+constexpr const char* kRanksName = "tokenizer.tiktoken";
+constexpr const char* kMetaName = "tokenizer.model";
 
 /// How the names of a vocabulary and its merges end, for the two conventions.
 struct PairNames {
@@ -53,7 +56,7 @@ class ByteTokenizer : public Tokenizer {
   void save(const fs::path& folder) const override {
     make_folders(folder);
     remove_saved_tokenizer(folder);
-    save_llmc_tokenizer(*this, folder / kSavedName);
+    save_llmc_tokenizer(*this, folder / kLlmcName);
   }
 
  private:
@@ -67,6 +70,7 @@ bool is_file(const fs::path& path) {
 
 /// The tokenizer of a folder, or null if it holds none.
 std::unique_ptr<Tokenizer> load_folder(const fs::path& folder) {
+  if (is_file(folder / kJsonName)) return load_tokenizer_json(folder / kJsonName);
   for (const std::string_view prefix : kPrefixes) {
     for (const PairNames& pair : kPairs) {
       const fs::path vocab = folder / concat(prefix, pair.vocab);
@@ -74,8 +78,12 @@ std::unique_ptr<Tokenizer> load_folder(const fs::path& folder) {
       if (is_file(vocab) && is_file(merges)) return load_gpt2_tokenizer(vocab, merges);
     }
   }
+  if (is_file(folder / kRanksName)) return load_tiktoken(folder / kRanksName);
+  if (is_file(folder / kMetaName) && is_tiktoken_file(folder / kMetaName)) {
+    return load_tiktoken(folder / kMetaName);
+  }
   for (const std::string_view prefix : kPrefixes) {
-    const fs::path file = folder / concat(prefix, kSavedName);
+    const fs::path file = folder / concat(prefix, kLlmcName);
     if (is_file(file)) return load_llmc_tokenizer(file);
   }
   return nullptr;
@@ -98,6 +106,8 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& file) {
       return load_gpt2_tokenizer(file.parent_path() / *vocab, file);
     }
   }
+  if (name.ends_with(".json")) return load_tokenizer_json(file);
+  if (name.ends_with(".tiktoken") || is_tiktoken_file(file)) return load_tiktoken(file);
   return load_llmc_tokenizer(file);
 }
 
@@ -141,8 +151,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& name) {
   std::error_code ignored;
   if (fs::is_directory(name, ignored)) {
     if (auto tokenizer = load_folder(name)) return tokenizer;
-    fail(ErrorKind::kInput, "tokenizer", name.string(), ": expected vocab.json and merges.txt, ",
-         "encoder.json and vocab.bpe, or ", kSavedName, " in this folder, got none of them");
+    fail(ErrorKind::kInput, "tokenizer", name.string(), ": expected ", kJsonName,
+         ", vocab.json and merges.txt, encoder.json and vocab.bpe, ", kRanksName, " or ", kLlmcName,
+         " in this folder, got none of them");
   }
   if (!is_file(name)) {
     fail(ErrorKind::kInput, "tokenizer", "expected 'byte', a folder or a file, got '",
@@ -154,7 +165,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& name) {
 void remove_saved_tokenizer(const fs::path& folder) {
   std::error_code ignored;
   for (const std::string_view name :
-       {std::string_view(kSavedName), kPairs[0].vocab, kPairs[0].merges}) {
+       {std::string_view(kLlmcName), std::string_view(kJsonName), std::string_view(kRanksName),
+        kPairs[0].vocab, kPairs[0].merges}) {
     fs::remove(folder / name, ignored);
   }
 }

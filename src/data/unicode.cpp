@@ -1,8 +1,8 @@
 #include "data/unicode.h"
 
 #include <algorithm>
-#include <array>
 #include <span>
+#include <vector>
 
 #include "data/unicode_tables.h"
 
@@ -71,12 +71,13 @@ void append_utf8(std::uint32_t code, std::string& text) {
 }
 
 CharClass class_of(std::uint32_t code) {
-  static const std::array<CharClass, 128> ascii = [] {
-    std::array<CharClass, 128> classes{};
-    for (std::uint32_t c = 0; c < 128; ++c) classes[c] = look_up(c);
+  // Planes 0 and 1, where almost all text is.
+  static const std::vector<CharClass> table = [] {
+    std::vector<CharClass> classes(0x20000);
+    for (std::uint32_t c = 0; c < classes.size(); ++c) classes[c] = look_up(c);
     return classes;
   }();
-  return code < ascii.size() ? ascii[code] : look_up(code);
+  return code < table.size() ? table[code] : look_up(code);
 }
 
 }  // namespace llmc

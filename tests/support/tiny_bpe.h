@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "data/bpe_tokenizer.h"
 
@@ -10,13 +9,16 @@ namespace llmc::testing {
 
 /// A byte-pair tokenizer of 258 ids: the bytes, "th", and end-of-text.
 inline std::unique_ptr<Tokenizer> make_tiny_bpe() {
-  std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
-  tokens.emplace_back("th");
-  tokens.emplace_back(kEndOfText);
-  MergeTable merges;
-  merges.add({'t', 'h', 256});
-  return std::make_unique<BpeTokenizer>(std::move(tokens), std::move(merges), 257);
+  BpeModel model;
+  for (int byte = 0; byte < 256; ++byte) {
+    model.tokens.push_back(std::string(1, static_cast<char>(byte)));
+  }
+  model.tokens.push_back("th");
+  model.tokens.push_back(kEndOfText);
+  model.merges.add({'t', 'h', 256});
+  model.special = {257};
+  model.begin_of_text = model.end_of_text = 257;
+  return std::make_unique<BpeTokenizer>(std::move(model), BpeTokenizer::Files::kJson);
 }
 
 }  // namespace llmc::testing

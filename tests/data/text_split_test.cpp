@@ -1,4 +1,4 @@
-#include "data/gpt2_split.h"
+#include "data/text_split.h"
 
 #include <gtest/gtest.h>
 
@@ -18,10 +18,10 @@ namespace {
 
 using Pieces = std::vector<std::string>;
 
-Pieces split(const std::string& text) {
+Pieces split(const std::string& text, SplitPattern pattern = SplitPattern::kGpt2) {
   Pieces pieces;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = gpt2_piece_end(text, at);
+    const std::size_t end = piece_end(pattern, text, at);
     EXPECT_TRUE(end > at && end <= text.size());
     if (end <= at) break;
     pieces.push_back(text.substr(at, end - at));
@@ -30,7 +30,7 @@ Pieces split(const std::string& text) {
   return pieces;
 }
 
-TEST(Gpt2SplitTest, FollowsThePattern) {
+TEST(TextSplitTest, FollowsGpt2sPattern) {
   EXPECT_EQ(split("Hello world's 123 ok!!"),
             (Pieces{"Hello", " world", "'s", " 123", " ok", "!!"}));
   EXPECT_EQ(split("we'll they've I'm you're he'd don't 'S"),
@@ -47,7 +47,51 @@ TEST(Gpt2SplitTest, FollowsThePattern) {
   EXPECT_EQ(split("\u00bd\u2167 \u00e9t\u00e9"), (Pieces{"\u00bd\u2167", " \u00e9t\u00e9"}));
 }
 
-TEST(Gpt2SplitTest, InvalidBytesAreOtherCharacters) {
+TEST(TextSplitTest, FollowsLlama3sPattern) {
+  const auto split3 = [](const std::string& text) { return split(text, SplitPattern::kLlama3); };
+  EXPECT_EQ(split3("Hello world's 1234 ok!!\n\n x"),
+            (Pieces{"Hello", " world", "'s", " ", "123", "4", " ok", "!!\n\n", " x"}));
+  EXPECT_EQ(split3("we'LL they'vE I'M 'S'Re"),
+            (Pieces{"we", "'LL", " they", "'vE", " I", "'M", " '", "S", "'Re"}));
+  EXPECT_EQ(split3("it'\u017f 'x '"), (Pieces{"it", "'\u017f", " '", "x", " '"}));
+  EXPECT_EQ(split3("\tword (word) _x"), (Pieces{"\tword", " (", "word", ")", " _", "x"}));
+  EXPECT_EQ(split3("a  \n \r\n  b"), (Pieces{"a", "  \n \r\n", " ", " b"}));
+  EXPECT_EQ(split3("a\nb\n\u3000"), (Pieces{"a", "\n", "b", "\n", "\u3000"}));
+  EXPECT_EQ(split3("a   "), (Pieces{"a", "   "}));
+  EXPECT_EQ(split3("\u00bd\u2167\u0663\u0664"), (Pieces{"\u00bd\u2167\u0663", "\u0664"}));
+  EXPECT_EQ(split3("\xff\xfe\n\xe2\x82x"), (Pieces{"\xff\xfe\n", "\xe2\x82", "x"}));
+  EXPECT_EQ(split3(" \xffword"), (Pieces{" \xff", "word"}));
+  EXPECT_EQ(split3("\xffword"), (Pieces{"\xffword"}));
+}
+
+TEST(TextSplitTest, TextsMayBeCutInTwo) {
+  std::mt19937 random(2);
+  const std::vector<std::string> parts{"a",      "b's",    "'",    "'r",   "e",   " ",
+                                       "  ",     "\n",     "\r",   "\t",   "1",   "!",
+                                       "\u3000", "\u00e9", "\xe3", "\x80", "\xff"};
+  int cuts = 0;
+  for (int trial = 0; trial < 20'000; ++trial) {
+    std::string text;
+    for (std::size_t n = random() % 12; n > 0; --n) text += parts[random() % parts.size()];
+    const std::size_t from = random() % (text.size() + 1);
+    const std::size_t cut = find_cut(text, from);
+    ASSERT_TRUE(cut >= from && cut <= text.size());
+    cuts += cut < text.size() ? 1 : 0;
+    for (const SplitPattern pattern : {SplitPattern::kGpt2, SplitPattern::kLlama3}) {
+      Pieces pieces = split(text.substr(0, cut), pattern);
+      for (std::string& piece : split(text.substr(cut), pattern)) pieces.push_back(piece);
+      ASSERT_EQ(pieces, split(text, pattern)) << "'" << text << "' at " << cut;
+    }
+  }
+  EXPECT_GT(cuts, 500);
+  EXPECT_EQ(find_cut("one two", 0), 3u);
+  EXPECT_EQ(find_cut("one\ntwo", 0), 4u);
+  EXPECT_EQ(find_cut("\u3002\n\u6c34", 0), 4u);
+  EXPECT_EQ(find_cut("\u3000\n\u6c34", 0), 7u);
+  EXPECT_EQ(find_cut("", 0), 0u);
+}
+
+TEST(TextSplitTest, InvalidBytesAreOtherCharacters) {
   EXPECT_EQ(split("a\xff\xfe b\x80"), (Pieces{"a", "\xff\xfe", " b", "\x80"}));
   EXPECT_EQ(split("\xc3"), (Pieces{"\xc3"}));
   EXPECT_EQ(split("\xe2\x82"
@@ -101,12 +145,11 @@ TEST(UnicodeTest, ClassesOfKnownCharacters) {
 
 class Pcre2Splitter {
  public:
-  Pcre2Splitter() {
-    const char* pattern =
-        R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  explicit Pcre2Splitter(SplitPattern split_pattern) {
+    const std::string pattern(regular_expression(split_pattern));
     int error = 0;
     PCRE2_SIZE offset = 0;
-    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
+    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                           PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
     match_ = pcre2_match_data_create_from_pattern(code_, nullptr);
   }
@@ -150,19 +193,21 @@ std::string random_character(std::mt19937& random) {
   return random() % 3 == 0 ? " " : random() % 12 == 0 ? "'" : text;
 }
 
-TEST(Gpt2SplitTest, EqualsPcre2OnRandomText) {
-  const Pcre2Splitter reference;
-  std::mt19937 random(5);
-  for (int trial = 0; trial < 20'000; ++trial) {
-    std::string text;
-    for (std::size_t n = random() % 30; n > 0; --n) text += random_character(random);
-    if (trial % 3 == 0) text += "'re it's\n\n  we'll";
-    ASSERT_EQ(split(text), reference(text)) << "'" << text << "'";
+TEST(TextSplitTest, EqualsPcre2OnRandomText) {
+  for (const SplitPattern pattern : {SplitPattern::kGpt2, SplitPattern::kLlama3}) {
+    const Pcre2Splitter reference(pattern);
+    std::mt19937 random(5);
+    for (int trial = 0; trial < 20'000; ++trial) {
+      std::string text;
+      for (std::size_t n = random() % 30; n > 0; --n) text += random_character(random);
+      if (trial % 3 == 0) text += "'re it's\n\n  we'll 'Ve'\u017f 'LL";
+      ASSERT_EQ(split(text, pattern), reference(text)) << "'" << text << "'";
+    }
   }
 }
 
-TEST(Gpt2SplitTest, EqualsPcre2WhereASymbolStandsForEachInvalidByte) {
-  const Pcre2Splitter reference;
+TEST(TextSplitTest, EqualsPcre2WhereASymbolStandsForEachInvalidByte) {
+  const Pcre2Splitter reference(SplitPattern::kGpt2);
   std::mt19937 random(6);
   for (int trial = 0; trial < 5'000; ++trial) {
     std::string bytes, valid;
