@@ -55,7 +55,7 @@ int sample(const Options& options, llmc::Transformer& model, const llmc::Tokeniz
       if (id != tokenizer.end_of_text()) std::cout << decoder.push(id) << std::flush;
       return static_cast<bool>(std::cout);
     };
-    sampler.generate(prompt, options.max_new_tokens, print, static_cast<std::uint64_t>(i));
+    sampler.generate(prompt, options.max_new_tokens, print, i);
     std::cout << decoder.finish();
   }
   std::cout << std::endl;

@@ -113,22 +113,4 @@ void Mt19937::restore(const State& state) {
   }
 }
 
-std::array<std::uint32_t, 4> philox4x32(std::uint64_t key, std::uint64_t counter_low,
-                                        std::uint64_t counter_high) {
-  auto k0 = static_cast<std::uint32_t>(key);
-  auto k1 = static_cast<std::uint32_t>(key >> 32);
-  std::array<std::uint32_t, 4> c = {
-      static_cast<std::uint32_t>(counter_low), static_cast<std::uint32_t>(counter_low >> 32),
-      static_cast<std::uint32_t>(counter_high), static_cast<std::uint32_t>(counter_high >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0];
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c[2];
-    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
-         static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return c;
-}
-
 }  // namespace llmc

@@ -87,11 +87,16 @@ void CausalSelfAttention::backward(const LayerContext& context, const Tensor& di
 }
 
 void CausalSelfAttention::decode(const LayerContext& context, const Tensor& out, const Tensor& in,
-                                 const Tensor& k_cache, const Tensor& v_cache,
-                                 std::int64_t position) const {
-  qkv_.forward(context, qkv(context, in), in);
-  attention_decode(context.stream, heads(context, in), k_cache, v_cache, qkv(context, in), position,
-                   scale_);
+                                 const KvCacheLayer& cache) const {
+  const Tensor qkv_out = qkv(context, in);
+  qkv_.forward(context, qkv_out, in);
+  if (cache.positions) {
+    attention_decode_token(context.stream, heads(context, in), cache.k, cache.v, qkv_out,
+                           cache.positions, scale_);
+  } else {
+    attention_decode(context.stream, heads(context, in), cache.k, cache.v, qkv_out, cache.position,
+                     scale_);
+  }
   proj_.forward(context, out, heads(context, in));
 }
 

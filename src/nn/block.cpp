@@ -75,8 +75,7 @@ Residual Block::forward(const LayerContext& context, const Residual& in) const {
 Residual Block::decode(const LayerContext& context, const Residual& in,
                        const KvCacheLayer& cache) const {
   const Tensor x1 = begin(context, in);
-  attn_.decode(context, like(context, branch_, x1), like(context, norm1_, x1), cache.k, cache.v,
-               cache.position);
+  attn_.decode(context, like(context, branch_, x1), like(context, norm1_, x1), cache);
   return finish(context, x1);
 }
 

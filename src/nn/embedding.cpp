@@ -29,6 +29,12 @@ void Embedding::forward(const LayerContext& context, const Tensor& out, const Te
                     has_positions_ ? context.parameters.value(wpe_) : Tensor(), first_position);
 }
 
+void Embedding::forward_at(const LayerContext& context, const Tensor& out, const Tensor& tokens,
+                           const Tensor& positions) const {
+  embedding_forward_at(context.stream, out, tokens, context.parameters.value(wte_),
+                       has_positions_ ? context.parameters.value(wpe_) : Tensor(), positions);
+}
+
 void Embedding::backward(const LayerContext& context, const Tensor& dout,
                          const Tensor& tokens) const {
   embedding_backward(context.stream, context.parameters.gradient(wte_),

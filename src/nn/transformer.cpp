@@ -13,6 +13,7 @@
 #include "llmc/nn/embedding.h"
 #include "llmc/nn/head.h"
 #include "llmc/nn/norm.h"
+#include "llmc/ops/linear.h"
 
 namespace llmc {
 namespace {
@@ -56,6 +57,15 @@ struct Sizes {
   std::int64_t rows() const { return batch * tokens; }
 };
 
+constexpr std::int64_t kAllRows = -1;
+
+/// Where the layers add to a cache: a prompt to one row, or one token to each row.
+struct Decoding {
+  KvCache* cache = nullptr;
+  std::int64_t row = kAllRows;
+  Tensor tokens = {};  ///< (B) i32, for all rows
+};
+
 }  // namespace
 
 struct Transformer::Impl {
@@ -63,7 +73,7 @@ struct Transformer::Impl {
 
   // Checks of what enters.
   void check_allocated() const;
-  Sizes sizes(std::int64_t batch, std::int64_t seq_len) const;
+  Sizes sizes(std::int64_t batch, std::int64_t seq_len, bool training = false) const;
   void check_ids(std::string_view what, std::span<const std::int32_t> ids, const Sizes& s,
                  std::int32_t lowest) const;
   void check_room(std::string_view what, std::size_t got, std::int64_t expected) const;
@@ -91,8 +101,9 @@ struct Transformer::Impl {
     if (final && bucket_ready) bucket_ready(bucket);
   }
 
-  void run_layers(const Sizes& s, KvCache* cache = nullptr);
+  void run_layers(const Sizes& s, const Decoding& decoding = {});
   void logits_to_host(std::span<float> out, const Tensor& hidden);
+  void copy_logits(float* out, const Tensor& logits);
 
   ModelConfig config;
   TransformerOptions options;
@@ -109,7 +120,6 @@ struct Transformer::Impl {
 
   ActivationSet::Id tokens, targets, losses;           // (B, T)
   ActivationSet::Id final_x, hidden;                   // (B, T, C); hidden becomes its gradient
-  ActivationSet::Id last_hidden;                       // (B, C)
   ActivationSet::Id dresidual = ActivationSet::kNone;  // (B, T, C)
   ActivationSet::Id step_block, eval_block;
 
@@ -157,7 +167,6 @@ Transformer::Impl::Impl(const Device& opened, const ModelConfig& model,
   losses = activations.keep("losses", DType::kF32, ids);
   final_x = activations.keep("final_residual", plan.dtype(), stream_shape);
   hidden = activations.keep("hidden", plan.dtype(), stream_shape);
-  last_hidden = activations.keep("last_hidden", plan.dtype(), {options.micro_batch, config.n_embd});
   if (plan.training) dresidual = activations.share("dresidual", plan.dtype(), stream_shape);
   step_block = activations.keep("step.train", DType::kU8, {sizeof(StepBlock)});
   eval_block = activations.keep("step.eval", DType::kU8, {sizeof(StepBlock)});
@@ -172,16 +181,19 @@ void Transformer::Impl::check_allocated() const {
   }
 }
 
-Sizes Transformer::Impl::sizes(std::int64_t batch, std::int64_t seq_len) const {
+/// Without a backward pass, shorter rows may be more, in the memory of the planned ones.
+Sizes Transformer::Impl::sizes(std::int64_t batch, std::int64_t seq_len, bool training) const {
   check_allocated();
   const Sizes s{batch == 0 ? options.micro_batch : batch, seq_len == 0 ? options.seq_len : seq_len};
-  if (s.batch < 1 || s.batch > options.micro_batch) {
-    fail(ErrorKind::kInput, "model", "B: expected 1 to the micro_batch of ", options.micro_batch,
-         ", got ", s.batch);
-  }
   if (s.tokens < 1 || s.tokens > options.seq_len) {
     fail(ErrorKind::kInput, "model", "T: expected 1 to the seq_len of ", options.seq_len, ", got ",
          s.tokens);
+  }
+  const std::int64_t planned = options.micro_batch * options.seq_len;
+  const std::int64_t most = training ? options.micro_batch : planned / s.tokens;
+  if (s.batch < 1 || s.batch > most) {
+    fail(ErrorKind::kInput, "model", "B: expected 1 to ", most, " for a micro_batch of ",
+         options.micro_batch, " and T = ", s.tokens, ", got ", s.batch);
   }
   return s;
 }
@@ -214,43 +226,61 @@ void Transformer::Impl::begin_inference() {
 }
 
 /// From tokens to hidden; with a cache, behind the tokens it holds, and adds to it.
-void Transformer::Impl::run_layers(const Sizes& s, KvCache* cache) {
+void Transformer::Impl::run_layers(const Sizes& s, const Decoding& decoding) {
   const TraceRange trace("layers forward");
   const LayerContext ctx = context();
+  KvCache* const cache = decoding.cache;
+  const bool all_rows = cache && decoding.row == kAllRows;
   needed(0);
   Residual residual{blocks[0].input(ctx, s.batch, s.tokens), {}};
-  embedding->forward(ctx, residual.x, get(tokens, s), cache ? cache->position() : 0);
+  if (all_rows) {
+    embedding->forward_at(ctx, residual.x, decoding.tokens.view({s.batch, 1}),
+                          cache->send_positions(stream, s.batch));
+  } else {
+    embedding->forward(ctx, residual.x, get(tokens, s), cache ? cache->position(decoding.row) : 0);
+  }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const TraceRange block_trace("block forward");
     needed(i + 1);
-    residual =
-        cache ? blocks[i].decode(ctx, residual, cache->layer(i)) : blocks[i].forward(ctx, residual);
+    if (cache) {
+      residual = blocks[i].decode(
+          ctx, residual, all_rows ? cache->first_rows(i, s.batch) : cache->layer(i, decoding.row));
+    } else {
+      residual = blocks[i].forward(ctx, residual);
+    }
   }
   needed(blocks.size() + 1);
   final_norm->forward_residual(ctx, channels(final_x, s), channels(hidden, s), residual.x,
                                residual.pending);
   needed(0);
-  if (cache) cache->advance(s.tokens);
+  if (all_rows) {
+    for (std::int64_t b = 0; b < s.batch; ++b) cache->advance(b, 1);
+  } else if (cache) {
+    cache->advance(decoding.row, s.tokens);
+  }
 }
 
 /// The first V logits of every row. out: (R, V); in: (R, C).
 void Transformer::Impl::logits_to_host(std::span<float> out, const Tensor& in) {
   const LayerContext ctx = context();
-  const std::int64_t V = config.vocab_size;
   const std::int64_t rows = in.dim(0);
-  float* to = out.data();
   for (std::int64_t begin = 0; begin < rows; begin += head->chunk_rows()) {
     const std::int64_t end = std::min(rows, begin + head->chunk_rows());
     const Tensor chunk = head->chunk_logits(ctx, end - begin);
     head->logits(ctx, chunk, in.rows(begin, end));
-    const std::int64_t count = (end - begin) * V;
-    if (chunk.dtype() == DType::kF32) {
-      copy_columns_to_host(stream, to, chunk, V);
-    } else {
-      copy_columns_to_host(stream, upper_half(to, count), chunk, V);
-      widen_in_place(to, count);
-    }
-    to += count;
+    copy_logits(out.data() + begin * config.vocab_size, chunk);
+  }
+}
+
+/// The first V columns, in fp32. out: (R, V) host memory; logits: (R, Vp).
+void Transformer::Impl::copy_logits(float* out, const Tensor& logits) {
+  const std::int64_t V = config.vocab_size;
+  const std::int64_t count = logits.dim(0) * V;
+  if (logits.dtype() == DType::kF32) {
+    copy_columns_to_host(stream, out, logits, V);
+  } else {
+    copy_columns_to_host(stream, upper_half(out, count), logits, V);
+    widen_in_place(out, count);
   }
 }
 
@@ -330,7 +360,7 @@ void Transformer::forward(std::span<const std::int32_t> tokens,
     fail(ErrorKind::kConfig, "model", "forward: expected a model planned for training, got one ",
          "that is not; use evaluate, logits or decode");
   }
-  const Sizes s = m.sizes(batch, seq_len);
+  const Sizes s = m.sizes(batch, seq_len, true);
   m.check_ids("tokens", tokens, s, 0);
   m.check_ids("targets", targets, s, -1);
   m.begin_inference();
@@ -418,44 +448,54 @@ KvCache Transformer::make_cache(std::int64_t batch, std::int64_t max_positions) 
   return KvCache(impl_->device, impl_->config, impl_->options.dtype, batch, max_positions);
 }
 
-void Transformer::decode(std::span<float> logits, KvCache& cache,
-                         std::span<const std::int32_t> tokens) {
+void Transformer::prefill(KvCache& cache, std::int64_t row, std::span<const std::int32_t> tokens) {
   Impl& m = *impl_;
-  const std::int64_t B = cache.batch();
-  m.sizes(B, 0);
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  const Sizes all{B, count / B};
-  if (all.tokens < 1 || all.rows() != count) {
-    fail(ErrorKind::kInput, "model", "tokens: expected a multiple of the cache's ", B,
-         " rows, at least one each, got ", count);
-  }
-  if (all.tokens > cache.max_positions() - cache.position()) {
-    fail(ErrorKind::kInput, "model", "tokens: expected at most ",
-         cache.max_positions() - cache.position(), " more in the cache, got ", all.tokens);
+  m.check_allocated();
+  const Sizes all{1, static_cast<std::int64_t>(tokens.size())};
+  const std::int64_t left = cache.max_positions() - cache.position(row);
+  if (all.tokens < 1 || all.tokens > left) {
+    fail(ErrorKind::kInput, "model", "tokens: expected at least one, and at most the ", left,
+         " that fit behind those in the cache, got ", all.tokens);
   }
   m.check_ids("tokens", tokens, all, 0);
-  m.check_room("logits", logits.size(), B * m.config.vocab_size);
   m.begin_inference();
 
+  const UntimedMatmuls untimed(m.stream);
   // Pieces as long as the planned activations allow.
-  const std::int64_t longest = m.options.micro_batch * m.options.seq_len / B;
-  Sizes piece{B, 0};
+  const std::int64_t longest = m.options.micro_batch * m.options.seq_len;
+  Sizes piece{1, 0};
   for (std::int64_t begin = 0; begin < all.tokens; begin += piece.tokens) {
     piece.tokens = std::min(longest, all.tokens - begin);
-    const Tensor ids = m.get(m.tokens, piece);
-    for (std::int64_t b = 0; b < B; ++b) {
-      copy_from_host(m.stream, ids.flat(b * piece.tokens, piece.tokens),
-                     tokens.data() + b * all.tokens + begin);
-    }
-    m.run_layers(piece, &cache);
+    copy_from_host(m.stream, m.get(m.tokens, piece), tokens.data() + begin);
+    m.run_layers(piece, {&cache, row});
   }
-  const Tensor hidden = m.rows_of(m.hidden, piece);
-  const Tensor newest = m.activations.get(m.last_hidden, {B, m.config.n_embd});
-  for (std::int64_t b = 0; b < B; ++b) {
-    const std::int64_t row = (b + 1) * piece.tokens - 1;
-    copy(m.stream, newest.rows(b, b + 1), hidden.rows(row, row + 1));
+  m.head->logits(m.context(), cache.logits().rows(row, row + 1),
+                 m.rows_of(m.hidden, piece).rows(piece.tokens - 1, piece.tokens));
+}
+
+void Transformer::decode(KvCache& cache, const Tensor& tokens) {
+  Impl& m = *impl_;
+  m.check_allocated();
+  const Sizes s{tokens.numel(), 1};
+  const std::int64_t most = std::min(cache.batch(), m.options.micro_batch * m.options.seq_len);
+  if (s.batch < 1 || s.batch > most || tokens.dtype() != DType::kI32) {
+    fail(ErrorKind::kInput, "model", "tokens: expected i32 of 1 to ", most, " rows, got ",
+         llmc::name_of(tokens.dtype()), " of ", s.batch);
   }
-  m.logits_to_host(logits, newest);
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    if (cache.position(b) < cache.max_positions()) continue;
+    fail(ErrorKind::kInput, "model", "cache: expected room for a token in row ", b,
+         ", got one that holds ", cache.position(b));
+  }
+  m.begin_inference();
+  m.run_layers(s, {&cache, kAllRows, tokens});
+  m.head->logits(m.context(), cache.logits().rows(0, s.batch), m.rows_of(m.hidden, s));
+}
+
+void Transformer::read_logits(std::span<float> logits, const KvCache& cache) {
+  Impl& m = *impl_;
+  m.check_room("logits", logits.size(), cache.batch() * m.config.vocab_size);
+  m.copy_logits(logits.data(), cache.logits());
 }
 
 Tensor Transformer::losses() const {

@@ -24,6 +24,19 @@ AttentionHeads heads_of(std::string_view op, const Tensor& qkv, std::int64_t NKV
   return h;
 }
 
+AttentionHeads expect_caches(std::string_view op, const Tensor& out, const Tensor& k_cache,
+                             const Tensor& v_cache, const Tensor& qkv) {
+  if (k_cache.shape().rank() != 4) {
+    fail(ErrorKind::kInput, op, "k_cache: expected (B, maxT, NKV, HS), got ", k_cache.shape());
+  }
+  const AttentionHeads h = heads_of(op, qkv, k_cache.dim(2));
+  const std::int64_t max_tokens = k_cache.dim(1);
+  expect(op, "k_cache", k_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
+  expect(op, "v_cache", v_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
+  expect(op, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
+  return h;
+}
+
 }  // namespace
 
 AttentionHeads expect_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
@@ -51,18 +64,22 @@ AttentionHeads expect_attention_decode(const Tensor& out, const Tensor& k_cache,
                                        const Tensor& v_cache, const Tensor& qkv,
                                        std::int64_t position) {
   constexpr const char* kOp = "attention_decode";
-  if (k_cache.shape().rank() != 4) {
-    fail(ErrorKind::kInput, kOp, "k_cache: expected (B, maxT, NKV, HS), got ", k_cache.shape());
-  }
-  const AttentionHeads h = heads_of(kOp, qkv, k_cache.dim(2));
+  const AttentionHeads h = expect_caches(kOp, out, k_cache, v_cache, qkv);
   const std::int64_t max_tokens = k_cache.dim(1);
-  expect(kOp, "k_cache", k_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
-  expect(kOp, "v_cache", v_cache, qkv.dtype(), {h.B, max_tokens, h.NKV, h.HS});
-  expect(kOp, "out", out, qkv.dtype(), {h.B, h.T, h.NH, h.HS});
   if (position < 0 || position + h.T > max_tokens) {
     fail(ErrorKind::kInput, kOp, "position: expected at most ", max_tokens,
          " tokens in the cache, got ", position, " + ", h.T);
   }
+  return h;
+}
+
+AttentionHeads expect_attention_decode_token(const Tensor& out, const Tensor& k_cache,
+                                             const Tensor& v_cache, const Tensor& qkv,
+                                             const Tensor& positions) {
+  constexpr const char* kOp = "attention_decode_token";
+  const AttentionHeads h = expect_caches(kOp, out, k_cache, v_cache, qkv);
+  if (h.T != 1) fail(ErrorKind::kInput, kOp, "qkv: expected one token a row, got ", h.T);
+  expect(kOp, "positions", positions, DType::kI32, {h.B});
   return h;
 }
 

@@ -32,5 +32,8 @@ AttentionHeads expect_attention_backward(const Tensor& dqkv, const Tensor& dout,
 AttentionHeads expect_attention_decode(const Tensor& out, const Tensor& k_cache,
                                        const Tensor& v_cache, const Tensor& qkv,
                                        std::int64_t position);
+AttentionHeads expect_attention_decode_token(const Tensor& out, const Tensor& k_cache,
+                                             const Tensor& v_cache, const Tensor& qkv,
+                                             const Tensor& positions);
 
 }  // namespace llmc

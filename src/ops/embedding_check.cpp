@@ -26,6 +26,15 @@ EmbeddingSizes check_embedding_forward(std::string_view op, const Tensor& out, c
   return sizes;
 }
 
+EmbeddingSizes check_embedding_forward_at(std::string_view op, const Tensor& out,
+                                          const Tensor& tokens, const Tensor& wte,
+                                          const Tensor& wpe, const Tensor& positions) {
+  const EmbeddingSizes sizes = check_embedding_forward(op, out, tokens, wte, wpe, 0);
+  expect(op, "tokens", tokens, DType::kI32, {sizes.B, 1});
+  expect(op, "positions", positions, DType::kI32, {sizes.B});
+  return sizes;
+}
+
 EmbeddingSizes check_embedding_backward(std::string_view op, const Tensor& dwte, const Tensor& dwpe,
                                         const Tensor& dout, const Tensor& tokens) {
   expect_float(op, "dout", dout);

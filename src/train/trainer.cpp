@@ -295,7 +295,7 @@ void Trainer::sample() {
 std::string Trainer::sampled_text() {
   const std::vector<std::int32_t> prompt = {tokenizer_ ? tokenizer_->end_of_text() : 0};
   std::vector<std::int32_t> ids =
-      sampler_->generate(prompt, config_.sample_tokens, {}, static_cast<std::uint64_t>(step_));
+      sampler_->generate(prompt, config_.sample_tokens, {}, step_);
   if (tokenizer_) {
     if (!ids.empty() && ids.back() == tokenizer_->end_of_text()) ids.pop_back();
     return tokenizer_->decode(ids);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "llmc/core/error.h"
@@ -16,83 +15,21 @@ namespace {
 
 using testing::expect_error;
 
-/// How often each token comes out over evenly spaced draws.
-std::vector<double> frequencies(const std::vector<float>& logits, const SampleOptions& options) {
-  constexpr int kDraws = 20000;
-  std::vector<double> counts(logits.size(), 0.0);
-  std::vector<std::int32_t> order;
-  for (int i = 0; i < kDraws; ++i) {
-    const auto token = pick_token(logits, options, (i + 0.5) / kDraws, order);
-    counts[static_cast<std::size_t>(token)] += 1.0 / kDraws;
-  }
-  return counts;
-}
-
-std::vector<double> softmax(std::vector<double> logits) {
-  double sum = 0;
-  for (double& logit : logits) sum += logit = std::exp(logit);
-  for (double& logit : logits) logit /= sum;
-  return logits;
-}
-
-void expect_near(const std::vector<double>& got, const std::vector<double>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-4) << i;
-}
-
-const std::vector<float> kLogits = {0.5f, 2.0f, -1.0f, 1.0f, 2.0f};
-
-TEST(PickToken, FollowsTheDistribution) {
-  expect_near(frequencies(kLogits, {}), softmax({0.5, 2, -1, 1, 2}));
-  expect_near(frequencies(kLogits, {.temperature = 0.5f}), softmax({1, 4, -2, 2, 4}));
-  const double kNone = -1e9;
-  expect_near(frequencies(kLogits, {.top_k = 3}), softmax({kNone, 2, kNone, 1, 2}));
-  expect_near(frequencies(kLogits, {.top_k = 99}), softmax({0.5, 2, -1, 1, 2}));
-  // The two likeliest have 0.74 together, with the third 0.88.
-  expect_near(frequencies(kLogits, {.top_p = 0.7f}), softmax({kNone, 2, kNone, kNone, 2}));
-  expect_near(frequencies(kLogits, {.top_p = 0.8f}), softmax({kNone, 2, kNone, 1, 2}));
-  expect_near(frequencies(kLogits, {.top_p = 1e-6f}), {0, 1, 0, 0, 0});
-  // top_p of what top_k left: 0.42 each, then 0.16.
-  expect_near(frequencies(kLogits, {.top_k = 3, .top_p = 0.83f}),
-              softmax({kNone, 2, kNone, kNone, 2}));
-}
-
-TEST(PickToken, GreedyTakesTheFirstOfTheLikeliest) {
-  std::vector<std::int32_t> order;
-  for (const double u : {0.0, 0.5, 0.999}) {
-    EXPECT_EQ(pick_token(kLogits, {.temperature = 0.0f}, u, order), 1);
-    EXPECT_EQ(pick_token(kLogits, {.top_k = 1}, u, order), 1);
-  }
-}
-
-TEST(PickToken, ExtremesStayFinite) {
-  std::vector<std::int32_t> order;
-  const std::vector<float> far = {-3e38f, 3e38f, 0.0f};
-  EXPECT_EQ(pick_token(far, {.temperature = 1e-30f}, 0.9999, order), 1);
-  EXPECT_EQ(pick_token(far, {.temperature = 1e30f}, 0.0, order), 1);
-  EXPECT_EQ(pick_token(std::vector<float>{7.0f}, {}, 0.999, order), 0);
-}
-
-TEST(PickToken, RefusesBadInput) {
-  std::vector<std::int32_t> order;
-  expect_error(ErrorKind::kInput, "finite", [&] {
-    pick_token(std::vector<float>{1.0f, std::numeric_limits<float>::quiet_NaN()}, {}, 0, order);
-  });
-  expect_error(ErrorKind::kInput, "finite", [&] {
-    pick_token(std::vector<float>{1.0f, HUGE_VALF}, {}, 0, order);
-  });
-  expect_error(ErrorKind::kInput, "logits", [&] { pick_token({}, {}, 0, order); });
+TEST(SampleOptions, AreValidated) {
   const auto refused = [](const char* name, const SampleOptions& options) {
     expect_error(ErrorKind::kConfig, name, [&] { validate(options); });
   };
+  validate({});
+  validate({.temperature = 0.0f});
   refused("temperature", {.temperature = -1.0f});
-  refused("temperature", {.temperature = HUGE_VALF});
-  refused("temperature", {.temperature = std::nanf("")});
   refused("vocab_size", {.vocab_size = -1});
   refused("top_k", {.top_k = -1});
   refused("top_p", {.top_p = 0.0f});
-  refused("top_p", {.top_p = 1.5f});
-  refused("top_p", {.top_p = std::nanf("")});
+  refused("min_p", {.min_p = 2.0f});
+  refused("repetition_penalty", {.repetition_penalty = 0.0f});
+  refused("top_k: expected none with temperature 0", {.temperature = 0.0f, .top_k = 3});
+  refused("top_p: expected none with temperature 0", {.temperature = 0.0f, .top_p = 0.5f});
+  refused("min_p: expected none with temperature 0", {.temperature = 0.0f, .min_p = 0.5f});
 }
 
 constexpr std::int64_t kV = 97, kBlock = 12;
@@ -127,14 +64,76 @@ TEST(Sampler, GreedyFollowsTheForwardPassPastTheBlock) {
   }
 }
 
-TEST(Sampler, LongPromptsKeepTheirEnd) {
+TEST(Sampler, PromptsOfTheWholeContextGoOn) {
   Transformer model = tiny();
   Sampler sampler(model, {.temperature = 0.0f});
-  const auto prompt = testing::random_batch(kV, 30, 4).tokens;
-  const std::vector<std::int32_t> end(prompt.end() - kBlock / 2, prompt.end());
-  EXPECT_EQ(sampler.generate(prompt, 5), sampler.generate(end, 5));
-  const std::vector<std::int32_t> whole(prompt.begin(), prompt.begin() + kBlock);
-  EXPECT_EQ(sampler.generate(whole, 1)[0], likeliest(model, whole));
+  const auto prompt = testing::random_batch(kV, kBlock, 4).tokens;
+  const auto got = sampler.generate(prompt, 2);
+  EXPECT_EQ(got[0], likeliest(model, prompt));
+  std::vector<std::int32_t> end(prompt.end() - kBlock / 2 + 1, prompt.end());
+  end.push_back(got[0]);
+  EXPECT_EQ(got[1], likeliest(model, end));
+}
+
+/// Prompts of different lengths, one of them the whole context, and two equal ones.
+std::vector<Sampler::Tokens> some_prompts() {
+  std::vector<Sampler::Tokens> prompts;
+  for (const std::int64_t length : {3, 12, 1, 5, 5}) {
+    prompts.push_back(testing::random_batch(kV, length, static_cast<std::uint32_t>(length)).tokens);
+  }
+  return prompts;
+}
+
+TEST(Sampler, RowsOfABatchSayWhatEachSaysAlone) {
+  Transformer model = tiny();
+  const auto prompts = some_prompts();
+  constexpr std::int64_t kNew = 40, kFirst = 7;
+  for (const SampleOptions& options :
+       {SampleOptions{.temperature = 0.0f},
+        {.seed = 3},
+        {.repetition_penalty = 1.5f, .temperature = 0.7f, .top_k = 20, .top_p = 0.9f}}) {
+    Sampler sampler(model, options, 6), alone(model, options);
+    const auto together = sampler.generate_batch(prompts, kNew, {}, kFirst);
+    ASSERT_EQ(together.size(), prompts.size());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(together[i],
+                alone.generate(prompts[i], kNew, {}, kFirst + static_cast<std::int64_t>(i)))
+          << i;
+    }
+    EXPECT_EQ(sampler.generate_batch(prompts, kNew, {}, kFirst), together);
+  }
+}
+
+TEST(Sampler, RowsEndEachOnTheirOwn) {
+  Transformer model = tiny();
+  const auto prompts = some_prompts();
+  const auto all = Sampler(model, {.seed = 1}, 5).generate_batch(prompts, 30);
+  const std::int32_t stop = all[2][4];
+  Sampler sampler(model, {.seed = 1, .end_of_text = stop}, 5);
+  std::vector<Sampler::Tokens> streamed(5);
+  const auto got = sampler.generate_batch(prompts, 30, [&](std::size_t row, std::int32_t token) {
+    streamed[row].push_back(token);
+    return row != 0 || streamed[0].size() < 3;
+  });
+  EXPECT_EQ(got, streamed);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    auto expected = all[i];
+    const auto end = std::find(expected.begin(), expected.end(), stop);
+    if (end != expected.end()) expected.erase(end + 1, expected.end());
+    if (i == 0) expected.resize(std::min<std::size_t>(expected.size(), 3));
+    EXPECT_EQ(got[i], expected) << i;
+  }
+}
+
+TEST(Sampler, ThePenaltyForbidsRepetition) {
+  Transformer model = tiny();
+  const std::vector<std::int32_t> prompt = {1, 2};
+  const auto got =
+      Sampler(model, {.repetition_penalty = 1e9f, .temperature = 0.0f}).generate(prompt, 20);
+  std::vector<std::int32_t> all = prompt;
+  all.insert(all.end(), got.begin(), got.end());
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end());
 }
 
 TEST(Sampler, ShortPlannedLengthGivesTheSame) {
@@ -190,6 +189,17 @@ TEST(Sampler, StreamsAndStops) {
   EXPECT_TRUE(sampler.generate(prompt, 0).empty());
 }
 
+TEST(Sampler, SaysThatAModelHasDiverged) {
+  Transformer model = tiny();
+  const ParameterSet& parameters = model.parameters();
+  const Tensor norm = parameters.value(parameters.table().size() - 1);  // the final norm's bias
+  testing::write_values(model.stream(), norm,
+                        std::vector<float>(static_cast<std::size_t>(norm.numel()), std::nanf("")));
+  Sampler sampler(model, {});
+  expect_error(ErrorKind::kInput, "diverged",
+               [&] { sampler.generate(std::vector<std::int32_t>{1}, 3); });
+}
+
 TEST(Sampler, RefusesBadInput) {
   Transformer model = tiny();
   Sampler sampler(model, {});
@@ -198,6 +208,13 @@ TEST(Sampler, RefusesBadInput) {
                [&] { sampler.generate(std::vector<std::int32_t>{1}, -1); });
   expect_error(ErrorKind::kInput, "tokens",
                [&] { sampler.generate(std::vector<std::int32_t>{97}, 1); });
+  expect_error(ErrorKind::kInput, "prompt: expected at most the 12 tokens",
+               [&] { sampler.generate(testing::random_batch(kV, 13, 1).tokens, 1); });
+  const std::vector<Sampler::Tokens> two = {{1}, {2}};
+  expect_error(ErrorKind::kInput, "prompts: expected 1 to 1",
+               [&] { sampler.generate_batch(two, 1); });
+  expect_error(ErrorKind::kInput, "prompts", [&] { sampler.generate_batch({}, 1); });
+  expect_error(ErrorKind::kConfig, "batch", [&] { Sampler(model, {}, 0); });
   expect_error(ErrorKind::kConfig, "end_of_text", [&] { Sampler(model, {.end_of_text = 97}); });
   expect_error(ErrorKind::kConfig, "top_p", [&] { Sampler(model, {.top_p = 2.0f}); });
 }

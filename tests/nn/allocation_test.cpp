@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "llmc/ops/sample.h"
 #include "nn/tiny_model.h"
 #include "support/allocation_counter.h"
 
@@ -34,6 +36,8 @@ TEST_P(Allocation, NoneWhileRunning) {
   const auto batch = testing::random_batch(97, 3 * 17, 1);
   std::vector<float> logits(97 * 3), losses(3 * 17);
   KvCache cache = model.make_cache(3);
+  const Buffer memory(model.stream().device(), 3 * sizeof(std::int32_t));
+  const Tensor newest(memory.data(), DType::kI32, {3});
   std::size_t calls = 0;
   model.on_bucket_needed([&calls](std::size_t) { ++calls; });
   model.on_bucket_ready([&calls](std::size_t) { ++calls; });
@@ -42,8 +46,13 @@ TEST_P(Allocation, NoneWhileRunning) {
     model.forward(batch.tokens, batch.targets);
     model.backward();
     model.evaluate(batch.tokens, batch.targets, 0, 0, losses);
-    cache.truncate(0);
-    model.decode(logits, cache, batch.tokens);
+    for (std::int64_t row = 0; row < 3; ++row) {
+      cache.truncate(row, 0);
+      model.prefill(cache, row, std::span(batch.tokens).first(11));
+    }
+    sample_tokens(model.stream(), newest, {}, cache.logits(), {.vocab_size = 97}, 0, 0);
+    model.decode(cache, newest);
+    model.read_logits(logits, cache);
   };
   step();  // the thread team starts
   const std::int64_t before = testing::allocations();

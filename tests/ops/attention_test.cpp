@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ops/isa_test.h"
 #include "support/oracle.h"
@@ -168,6 +169,62 @@ TEST_P(Attention, DecodeEqualsForward) {
   }
 }
 
+// Rows of different lengths, each with a token of its own.
+TEST_P(Attention, DecodeOneTokenOfEachRow) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const AttentionSizes& s : {AttentionSizes{3, 75, 4, 2, 24}, {2, 130, 3, 3, 64}}) {
+      const auto qkv = some_qkv(stream, dtype, s);
+      const Values x = qkv.values();
+      const auto exact = attention_forward(Arithmetic::kExact, s, x, scale_of(s));
+      const auto plain = attention_forward(Arithmetic::kPlainBf16, s, x, scale_of(s));
+      const std::int64_t max_T = s.T + 5, row = s.heads() * s.HS, out_row = s.NH * s.HS;
+      const auto k_cache = TestTensor::nan(stream, dtype, {s.B, max_T, s.NKV, s.HS});
+      const auto v_cache = TestTensor::nan(stream, dtype, {s.B, max_T, s.NKV, s.HS});
+      const auto tokens_of = [&](std::int64_t b, std::int64_t begin, std::int64_t end) {
+        return Values(x.begin() + static_cast<std::ptrdiff_t>((b * s.T + begin) * row),
+                      x.begin() + static_cast<std::ptrdiff_t>((b * s.T + end) * row));
+      };
+      // Row b holds T − 3 − 20·b tokens.
+      Values positions, expected, expected_plain, got;
+      for (std::int64_t b = 0; b < s.B; ++b) {
+        const std::int64_t held = s.T - 3 - 20 * b;
+        positions.push_back(static_cast<double>(held));
+        const TestTensor prompt(stream, dtype, {1, held, s.heads(), s.HS}, tokens_of(b, 0, held));
+        const auto out = TestTensor::nan(stream, dtype, {1, held, s.NH, s.HS});
+        attention_decode(stream, out, k_cache->rows(b, b + 1), v_cache->rows(b, b + 1), prompt, 0,
+                         scale_of(s));
+      }
+      for (std::int64_t n = 0; n < 3; ++n) {
+        Values newest;
+        for (std::int64_t b = 0; b < s.B; ++b) {
+          const auto at = static_cast<std::int64_t>(positions[static_cast<std::size_t>(b)]);
+          const Values token = tokens_of(b, at, at + 1);
+          newest.insert(newest.end(), token.begin(), token.end());
+          for (auto [to, from] :
+               {std::pair{&expected, &exact.out}, {&expected_plain, &plain.out}}) {
+            const auto begin =
+                from->begin() + static_cast<std::ptrdiff_t>((b * s.T + at) * out_row);
+            to->insert(to->end(), begin, begin + static_cast<std::ptrdiff_t>(out_row));
+          }
+        }
+        const TestTensor in(stream, dtype, {s.B, 1, s.heads(), s.HS}, newest);
+        const TestTensor held(stream, DType::kI32, {s.B}, positions);
+        const auto out = TestTensor::nan(stream, dtype, {s.B, 1, s.NH, s.HS});
+        attention_decode_token(stream, out, k_cache, v_cache, in, held, scale_of(s));
+        const Values y = out.values();
+        got.insert(got.end(), y.begin(), y.end());
+        for (double& position : positions) ++position;
+      }
+      if (dtype == DType::kF32) {
+        expect_close("out", got, expected, s.HS + s.T);
+      } else {
+        expect_close_bf16("out", got, expected, expected_plain, s.HS + s.T);
+      }
+    }
+  }
+}
+
 TEST_P(Attention, ThreadsDoNotChangeBits) {
   for (const DType dtype : kFloatTypes) {
     expect_same_bits_for_any_threads([&](Stream& stream) {
@@ -224,6 +281,16 @@ TEST(AttentionErrors, NameTheArgument) {
   expect_error(ErrorKind::kInput,
                "[attention_decode] position: expected at most 5 tokens in the cache, got 2 + 4",
                [&] { attention_decode(stream, out, cache, cache, qkv, 2, 1.0f); });
+  expect_error(ErrorKind::kInput, "[attention_decode_token] qkv: expected one token a row, got 4",
+               [&] {
+                 const TestTensor positions(stream, DType::kI32, {1});
+                 attention_decode_token(stream, out, cache, cache, qkv, positions, 1.0f);
+               });
+  expect_error(ErrorKind::kInput, "[attention_decode_token] positions: expected i32 (1)", [&] {
+    const TestTensor one(stream, DType::kF32, {1, 1, 6, 8});
+    const TestTensor one_out(stream, DType::kF32, {1, 1, 2, 8});
+    attention_decode_token(stream, one_out, cache, cache, one, one, 1.0f);
+  });
   const TestTensor wide(stream, DType::kF32, {1, 1, 3, attention_max_head_size() + 1});
   const TestTensor wide_out(stream, DType::kF32, {1, 1, 1, attention_max_head_size() + 1});
   expect_error(ErrorKind::kInput, "[attention_forward] head size: expected 1 to",

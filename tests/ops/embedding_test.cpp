@@ -66,6 +66,40 @@ TEST_P(Embedding, Forward) {
   }
 }
 
+// One token a row, at positions in any order.
+TEST_P(Embedding, ForwardAtPositions) {
+  Stream stream = open();
+  for (const DType dtype : kFloatTypes) {
+    for (const Sizes& s : kSizes) {
+      const auto wte = TestTensor::random(stream, dtype, {s.V, s.C}, 1);
+      const auto wpe = TestTensor::random(stream, dtype, {s.max_T, s.C}, 2);
+      Values token, position;
+      for (std::int64_t b = 0; b < s.B; ++b) {
+        token.push_back(static_cast<double>((3 * b + 1) % s.V));
+        position.push_back(static_cast<double>((s.max_T - 1 - 2 * b + s.max_T * s.B) % s.max_T));
+      }
+      const TestTensor tokens(stream, DType::kI32, {s.B, 1}, token);
+      const TestTensor positions(stream, DType::kI32, {s.B}, position);
+      const auto out = TestTensor::nan(stream, dtype, {s.B, 1, s.C});
+      embedding_forward_at(stream, out, tokens, wte, wpe, positions);
+      for (std::int64_t b = 0; b < s.B; ++b) {
+        const auto row = static_cast<std::size_t>(b);
+        const TestTensor one(stream, DType::kI32, {1, 1}, {token[row]});
+        const auto expected = TestTensor::nan(stream, dtype, {1, 1, s.C});
+        embedding_forward(stream, expected, one, wte, wpe,
+                          static_cast<std::int64_t>(position[row]));
+        const Values all = out.values();
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(b * s.C);
+        EXPECT_EQ(Values(begin, begin + static_cast<std::ptrdiff_t>(s.C)), expected.values());
+      }
+      const auto alone = TestTensor::nan(stream, dtype, {s.B, 1, s.C});
+      embedding_forward_at(stream, alone, tokens, wte, {}, positions);
+      EXPECT_EQ(alone.values()[0],
+                wte.values()[static_cast<std::size_t>(token[0]) * static_cast<std::size_t>(s.C)]);
+    }
+  }
+}
+
 TEST_P(Embedding, Backward) {
   Stream stream = open();
   for (const DType dtype : kFloatTypes) {

@@ -16,6 +16,13 @@ struct AttentionSizes {
   std::int64_t head_dim;   ///< HS
 };
 
+/// One layer's part of a KV cache, or some of its rows.
+struct KvCacheLayer {
+  Tensor k, v;                ///< (B, maxT, NKV, HS)
+  std::int64_t position = 0;  ///< tokens that all rows hold
+  Tensor positions = {};      ///< (B) i32, device memory: tokens that each row holds, if not empty
+};
+
 /// Projections and causal attention between them: out = proj(attention(qkv(in))). Keeps qkv, the
 /// attention's output and its softmax denominators; with Recompute::kBlock none of them, and
 /// whoever owns the layer calls `recompute` before `backward`.
@@ -32,10 +39,10 @@ class CausalSelfAttention {
                 const Tensor& in) const;
   /// forward without the projection: writes what backward reads.
   void recompute(const LayerContext& context, const Tensor& in) const;
-  /// forward for T new tokens after `position` cached ones, which are appended to the caches.
-  /// out, in: (B, T, C); k_cache, v_cache: (B, maxT, NKV, HS).
+  /// forward for T new tokens after those in the cache, which are added to it; one of each row
+  /// where the cache has positions of each. out, in: (B, T, C).
   void decode(const LayerContext& context, const Tensor& out, const Tensor& in,
-              const Tensor& k_cache, const Tensor& v_cache, std::int64_t position) const;
+              const KvCacheLayer& cache) const;
 
  private:
   Tensor qkv(const LayerContext& context, const Tensor& in) const;

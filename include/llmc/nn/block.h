@@ -17,12 +17,6 @@ struct Residual {
   Tensor pending;  ///< (B, T, C), or empty for x alone
 };
 
-/// One layer's part of a KV cache.
-struct KvCacheLayer {
-  Tensor k, v;            ///< (B, maxT, NKV, HS)
-  std::int64_t position;  ///< tokens they hold
-};
-
 /// A pre-norm transformer block: x ← x + attn(ln1(x)); x ← x + mlp(ln2(x)). Additions are done by
 /// the norm that follows them: a block takes its input as a pending sum and leaves its output as
 /// one. Keeps the residual stream before each norm, and the norms' outputs unless recomputed.

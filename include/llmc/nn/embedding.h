@@ -22,6 +22,10 @@ class Embedding {
   /// out: (B, T, C); tokens: (B, T) i32, below vocab_size; token t stands at first_position + t.
   void forward(const LayerContext& context, const Tensor& out, const Tensor& tokens,
                std::int64_t first_position = 0) const;
+  /// One token a row, at a position of its own. out: (B, 1, C); tokens: (B, 1) i32; positions: (B)
+  /// i32.
+  void forward_at(const LayerContext& context, const Tensor& out, const Tensor& tokens,
+                  const Tensor& positions) const;
   /// Adds to the gradient of wte whatever context.accumulate says: a tied head wrote it before.
   /// Without such a head, zero that gradient first. dout: (B, T, C); tokens: (B, T) i32.
   void backward(const LayerContext& context, const Tensor& dout, const Tensor& tokens) const;

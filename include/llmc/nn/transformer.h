@@ -72,7 +72,8 @@ class Transformer {
 
   // Tokens are host memory, B rows of T ids below vocab_size, row by row; targets are the same, −1
   // for those that do not count. An id out of range is an input error that names its place. B = 0
-  // and T = 0 stand for the planned sizes; smaller ones may be given.
+  // and T = 0 stand for the planned sizes; smaller ones may be given. Where no backward pass
+  // follows, B may be larger for a smaller T: B·T is at most the planned product.
 
   /// Starts an optimizer step of `micro_steps` pairs of forward and backward: clears the sums in
   /// step_block() and sets its inputs. The first pair overwrites the gradients, the others add.
@@ -97,10 +98,18 @@ class Transformer {
 
   /// A cache for decoding `batch` rows with this model.
   KvCache make_cache(std::int64_t batch, std::int64_t max_positions = 0) const;
-  /// Adds T tokens to each row of the cache, one or a whole prompt, and gives the logits of the
-  /// last: (B, V) host memory. tokens: (B, T). B is the cache's, at most micro_batch.
-  /// Throws an input error if the cache is too short.
-  void decode(std::span<float> logits, KvCache& cache, std::span<const std::int32_t> tokens);
+  /// Adds T tokens, one or a whole prompt, to one row of the cache. tokens: (T). Throws an input
+  /// error, and adds nothing, if the row is too short. As prompts have any length, their products
+  /// are not timed on a GPU (UntimedMatmuls).
+  void prefill(KvCache& cache, std::int64_t row, std::span<const std::int32_t> tokens);
+  /// Adds one token to each of the cache's first B rows, which may hold different numbers of them.
+  /// tokens: (B) i32, device memory, such as ops/sample.h writes, so that nothing waits for the
+  /// host. Throws an input error, and adds nothing, if a row is full or B exceeds the rows (B·T)
+  /// that the model was planned for.
+  void decode(KvCache& cache, const Tensor& tokens);
+  /// Logits that follow the newest token of each row: cache.logits() in fp32, without padding.
+  /// logits: (B, V) host memory. Waits for the result.
+  void read_logits(std::span<float> logits, const KvCache& cache);
 
   /// Per-token losses of the last forward or evaluate. (B, T) f32, device memory.
   Tensor losses() const;

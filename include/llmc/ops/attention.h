@@ -31,11 +31,20 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
                         const Tensor& out, const Tensor& lse, const Tensor& scratch,
                         std::int64_t n_kv_head, float scale);
 
-/// Decoding: appends the keys and values of qkv at `position` of the caches and attends from the
-/// new queries to everything up to themselves. out: (B, T, NH, HS); k_cache, v_cache:
-/// (B, maxT, NKV, HS), holding `position` tokens, position + T ≤ maxT; qkv: (B, T, NH + 2·NKV, HS)
-/// with T new tokens, at least 1.
+// Decoding appends the keys and values of qkv to the caches, behind the tokens they hold, and
+// attends from the new queries to everything up to themselves. k_cache, v_cache:
+// (B, maxT, NKV, HS).
+
+/// T new tokens, at least 1, of rows that all hold `position` tokens; position + T ≤ maxT. out:
+/// (B, T, NH, HS); qkv: (B, T, NH + 2·NKV, HS).
 void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
                       const Tensor& v_cache, const Tensor& qkv, std::int64_t position, float scale);
+
+/// One new token of each row, behind the positions[b] that the row holds. out: (B, 1, NH, HS); qkv:
+/// (B, 1, NH + 2·NKV, HS); positions: (B) i32, below maxT. For any other position the CPU backend
+/// throws an input error; a GPU backend, which cannot look at it in time, makes the row NaN.
+void attention_decode_token(Stream& stream, const Tensor& out, const Tensor& k_cache,
+                            const Tensor& v_cache, const Tensor& qkv, const Tensor& positions,
+                            float scale);
 
 }  // namespace llmc

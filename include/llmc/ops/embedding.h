@@ -16,6 +16,12 @@ namespace llmc {
 void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, const Tensor& wte,
                        const Tensor& wpe, std::int64_t first_position = 0);
 
+/// out[b] = wte[tokens[b]] + wpe[positions[b]], one token a row. out: (B, 1, C); tokens: (B, 1)
+/// i32; wte: (Vp, C); wpe: (maxT, C) or empty; positions: (B) i32, below maxT: as for tokens, the
+/// CPU backend throws for another one and a GPU backend makes the vector NaN.
+void embedding_forward_at(Stream& stream, const Tensor& out, const Tensor& tokens,
+                          const Tensor& wte, const Tensor& wpe, const Tensor& positions);
+
 /// Bytes of scratch that embedding_backward needs.
 std::int64_t embedding_backward_scratch(const Stream& stream, std::int64_t batch,
                                         std::int64_t tokens, std::int64_t channels);

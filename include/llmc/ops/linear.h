@@ -55,6 +55,20 @@ void linear_backward_weight(Stream& stream, const Tensor& dweight, const Tensor&
 // Device times them, which need not be the same one in the next run. Whoever wants the same bits
 // again, or on several GPUs, carries the choices over. The CPU backend has nothing to choose.
 
+/// While it lives, products that occur for the first time are computed by the library's own choice,
+/// which is neither timed nor among matmul_choices: for sizes that differ from call to call.
+class UntimedMatmuls {
+ public:
+  explicit UntimedMatmuls(Stream& stream);
+  ~UntimedMatmuls();
+  UntimedMatmuls(const UntimedMatmuls&) = delete;
+  UntimedMatmuls& operator=(const UntimedMatmuls&) = delete;
+
+ private:
+  [[maybe_unused]] Stream& stream_;
+  [[maybe_unused]] bool before_ = false;
+};
+
 /// The choices so far as text, one to a line, each with the GPU and library it was made for.
 std::string matmul_choices(Stream& stream);
 

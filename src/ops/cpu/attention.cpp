@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/cpu/parallel.h"
+#include "llmc/core/error.h"
 #include "ops/attention_check.h"
 #include "ops/check.h"
 #include "ops/cpu/dispatch.h"
@@ -28,11 +29,11 @@ struct KeyValues {
   std::int64_t token;
 };
 
-/// Attention of the h.T queries of every head, which stand at `position` and after. lse may be
+/// Attention of the h.T queries of every head, which stand at position_of(b) and after. lse may be
 /// null.
-template <class T>
+template <class T, class PositionOf>
 void attend(Stream& stream, const AttentionHeads& h, T* out, float* lse, const T* qkv,
-            const KeyValues<T>& kv, std::int64_t position, float scale) {
+            const KeyValues<T>& kv, const PositionOf& position_of, float scale) {
   const auto& kernels = cpu::attention_kernels<T>(stream.impl().isa);
   const std::int64_t blocks = (h.T + cpu::kQueryBlock - 1) / cpu::kQueryBlock;
   cpu::parallel_items(stream.impl(), h.B * h.NH * blocks, [&](std::int64_t item, int thread) {
@@ -51,11 +52,30 @@ void attend(Stream& stream, const AttentionHeads& h, T* out, float* lse, const T
     args.q_stride = h.qkv_stride();
     args.kv_stride = kv.token;
     args.queries = std::min(cpu::kQueryBlock, h.T - first);
-    args.first = position + first;
+    args.first = position_of(b) + first;
     args.HS = h.HS;
     args.scale = scale;
     args.workspace = static_cast<float*>(stream.impl().thread_workspace(thread));
     kernels.forward(args);
+  });
+}
+
+/// Appends to the caches, which hold position_of(b) tokens of row b, and attends.
+template <class PositionOf>
+void decode(Stream& stream, const AttentionHeads& h, const Tensor& out, const Tensor& k_cache,
+            const Tensor& v_cache, const Tensor& qkv, const PositionOf& position_of, float scale) {
+  const std::int64_t max_tokens = k_cache.dim(1);
+  cpu::with_float_type("attention_decode", "qkv", qkv, [&]<class T>(std::type_identity<T>) {
+    const std::int64_t kv_stride = h.NKV * h.HS;
+    for (std::int64_t row = 0; row < h.B * h.T; ++row) {
+      const std::int64_t b = row / h.T;
+      const std::int64_t to = (b * max_tokens + position_of(b) + row % h.T) * kv_stride;
+      const T* const from = qkv.data<T>() + row * h.qkv_stride() + h.NH * h.HS;
+      std::copy_n(from, kv_stride, k_cache.data<T>() + to);
+      std::copy_n(from + kv_stride, kv_stride, v_cache.data<T>() + to);
+    }
+    const KeyValues<T> kv{k_cache.data<T>(), v_cache.data<T>(), max_tokens * kv_stride, kv_stride};
+    attend<T>(stream, h, out.data<T>(), nullptr, qkv.data<T>(), kv, position_of, scale);
   });
 }
 
@@ -71,8 +91,9 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
   cpu::with_float_type("attention_forward", "qkv", qkv, [&]<class T>(std::type_identity<T>) {
     const T* const keys = qkv.data<T>() + h.NH * h.HS;
     const KeyValues<T> kv{keys, keys + h.NKV * h.HS, h.T * h.qkv_stride(), h.qkv_stride()};
-    attend(stream, h, out.data<T>(), lse ? lse.data<float>() : nullptr, qkv.data<T>(), kv, 0,
-           scale);
+    attend(
+        stream, h, out.data<T>(), lse ? lse.data<float>() : nullptr, qkv.data<T>(), kv,
+        [](std::int64_t) { return std::int64_t{0}; }, scale);
   });
 }
 
@@ -128,18 +149,23 @@ void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
                       const Tensor& v_cache, const Tensor& qkv, std::int64_t position,
                       float scale) {
   const AttentionHeads h = expect_attention_decode(out, k_cache, v_cache, qkv, position);
-  const std::int64_t max_tokens = k_cache.dim(1);
-  cpu::with_float_type("attention_decode", "qkv", qkv, [&]<class T>(std::type_identity<T>) {
-    const std::int64_t kv_stride = h.NKV * h.HS;
-    for (std::int64_t row = 0; row < h.B * h.T; ++row) {
-      const std::int64_t to = (row / h.T * max_tokens + position + row % h.T) * kv_stride;
-      const T* const from = qkv.data<T>() + row * h.qkv_stride() + h.NH * h.HS;
-      std::copy_n(from, kv_stride, k_cache.data<T>() + to);
-      std::copy_n(from + kv_stride, kv_stride, v_cache.data<T>() + to);
-    }
-    const KeyValues<T> kv{k_cache.data<T>(), v_cache.data<T>(), max_tokens * kv_stride, kv_stride};
-    attend<T>(stream, h, out.data<T>(), nullptr, qkv.data<T>(), kv, position, scale);
-  });
+  decode(
+      stream, h, out, k_cache, v_cache, qkv, [=](std::int64_t) { return position; }, scale);
+}
+
+void attention_decode_token(Stream& stream, const Tensor& out, const Tensor& k_cache,
+                            const Tensor& v_cache, const Tensor& qkv, const Tensor& positions,
+                            float scale) {
+  const AttentionHeads h = expect_attention_decode_token(out, k_cache, v_cache, qkv, positions);
+  const auto* const position = positions.data<std::int32_t>();
+  for (std::int64_t b = 0; b < h.B; ++b) {
+    if (position[b] >= 0 && position[b] < k_cache.dim(1)) continue;
+    fail(ErrorKind::kInput, "attention_decode_token", "positions: expected 0 to ",
+         k_cache.dim(1) - 1, ", got ", position[b]);
+  }
+  decode(
+      stream, h, out, k_cache, v_cache, qkv,
+      [=](std::int64_t b) { return std::int64_t{position[b]}; }, scale);
 }
 
 }  // namespace llmc

@@ -11,13 +11,36 @@
 namespace llmc {
 namespace {
 
-void expect_tokens(const char* op, const Tensor& tokens, std::int64_t rows) {
-  const auto* const token = tokens.data<std::int32_t>();
-  for (std::int64_t i = 0; i < tokens.numel(); ++i) {
-    if (token[i] < 0 || token[i] >= rows) {
-      fail(ErrorKind::kInput, op, "tokens: expected 0 to ", rows - 1, ", got ", token[i]);
+void expect_ids(const char* op, const char* name, const Tensor& ids, std::int64_t rows) {
+  const auto* const id = ids.data<std::int32_t>();
+  for (std::int64_t i = 0; i < ids.numel(); ++i) {
+    if (id[i] < 0 || id[i] >= rows) {
+      fail(ErrorKind::kInput, op, name, ": expected 0 to ", rows - 1, ", got ", id[i]);
     }
   }
+}
+
+/// position_of(row): the position of a row of (B, T).
+template <class PositionOf>
+void look_up(Stream& stream, const char* op, const EmbeddingSizes& sizes, const Tensor& out,
+             const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
+             const PositionOf& position_of) {
+  const std::int64_t C = sizes.C;
+  cpu::with_float_type(op, "wte", wte, [&]<class T>(std::type_identity<T>) {
+    const auto* const token = tokens.data<std::int32_t>();
+    const auto& kernels = cpu::elementwise_kernels<T>(stream.impl().isa);
+    cpu::parallel_for(stream.impl(), sizes.B * sizes.T, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* const from = wte.data<T>() + token[row] * C;
+        if (wpe) {
+          const T* const position = wpe.data<T>() + position_of(row) * C;
+          kernels.add(out.data<T>() + row * C, from, position, C);
+        } else {
+          std::copy_n(from, C, out.data<T>() + row * C);
+        }
+      }
+    });
+  });
 }
 
 }  // namespace
@@ -26,24 +49,20 @@ void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, 
                        const Tensor& wpe, std::int64_t first_position) {
   constexpr const char* kOp = "embedding_forward";
   const auto sizes = check_embedding_forward(kOp, out, tokens, wte, wpe, first_position);
-  const std::int64_t L = sizes.T;
-  const std::int64_t C = sizes.C;
-  expect_tokens(kOp, tokens, wte.dim(0));
-  cpu::with_float_type(kOp, "wte", wte, [&]<class T>(std::type_identity<T>) {
-    const auto* const token = tokens.data<std::int32_t>();
-    const auto& kernels = cpu::elementwise_kernels<T>(stream.impl().isa);
-    cpu::parallel_for(stream.impl(), sizes.B * L, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* const from = wte.data<T>() + token[row] * C;
-        if (wpe) {
-          const T* const position = wpe.data<T>() + (first_position + row % L) * C;
-          kernels.add(out.data<T>() + row * C, from, position, C);
-        } else {
-          std::copy_n(from, C, out.data<T>() + row * C);
-        }
-      }
-    });
-  });
+  expect_ids(kOp, "tokens", tokens, wte.dim(0));
+  look_up(stream, kOp, sizes, out, tokens, wte, wpe,
+          [&](std::int64_t row) { return first_position + row % sizes.T; });
+}
+
+void embedding_forward_at(Stream& stream, const Tensor& out, const Tensor& tokens,
+                          const Tensor& wte, const Tensor& wpe, const Tensor& positions) {
+  constexpr const char* kOp = "embedding_forward_at";
+  const auto sizes = check_embedding_forward_at(kOp, out, tokens, wte, wpe, positions);
+  expect_ids(kOp, "tokens", tokens, wte.dim(0));
+  if (wpe) expect_ids(kOp, "positions", positions, wpe.dim(0));
+  const auto* const position = positions.data<std::int32_t>();
+  look_up(stream, kOp, sizes, out, tokens, wte, wpe,
+          [&](std::int64_t row) { return std::int64_t{position[row]}; });
 }
 
 std::int64_t embedding_backward_scratch(const Stream&, std::int64_t /*batch*/,
@@ -58,7 +77,7 @@ void embedding_backward(Stream& stream, const Tensor& dwte, const Tensor& dwpe, 
   const std::int64_t B = sizes.B;
   const std::int64_t L = sizes.T;
   const std::int64_t C = sizes.C;
-  expect_tokens(kOp, tokens, dwte.dim(0));
+  expect_ids(kOp, "tokens", tokens, dwte.dim(0));
   const std::int64_t positions = dwpe ? dwpe.dim(0) : 0;
   cpu::with_float_type(kOp, "dout", dout, [&]<class T>(std::type_identity<T>) {
     const auto* const token = tokens.data<std::int32_t>();

@@ -114,10 +114,6 @@ void attention_decode(Stream& stream, const Tensor& out, const Tensor& k_cache,
   decode.max_tokens = k_cache.dim(1);
   decode.position = position;
   decode.scale = scale;
-  if (h.T == 1) {
-    cuda::attention_decode_token(stream.impl(), decode);
-    return;
-  }
   cuda::append_to_caches(stream.impl(), decode);
   cuda::FlashForward args{};
   args.dtype = qkv.dtype();

@@ -1,8 +1,10 @@
 #include "ops/cuda/attention_decode.h"
 
+#include "llmc/ops/attention.h"
 #include "ops/cuda/flash_tile.cuh"
 
-namespace llmc::cuda {
+namespace llmc {
+namespace cuda {
 namespace {
 
 constexpr const char* kOp = "attention_decode";
@@ -16,6 +18,7 @@ struct DecodeArgs {
   const T* qkv;
   std::int64_t max_tokens;
   std::int64_t position;
+  const std::int32_t* positions;
   int tokens;
   int heads;
   int kv_heads;
@@ -39,6 +42,7 @@ DecodeArgs<T> kernel_args(const AttentionDecode& args) {
   a.qkv = static_cast<const T*>(args.qkv);
   a.max_tokens = args.max_tokens;
   a.position = args.position;
+  a.positions = args.positions;
   a.tokens = static_cast<int>(h.T);
   a.heads = static_cast<int>(h.NH);
   a.kv_heads = static_cast<int>(h.NKV);
@@ -97,11 +101,19 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const DecodeArgs<T> a,
   const T* const new_k = token + (a.heads + kv_head) * a.head_size;
   const T* const new_v = new_k + a.kv_heads * a.head_size;
   const std::int64_t cache = b * a.max_tokens * a.kv_token() + kv_head * a.head_size;
+  const std::int64_t position = a.positions[b];
+  if (position < 0 || position >= a.max_tokens) {
+    if (thread < a.head_size) {
+      a.out[(b * a.heads + head) * a.head_size + thread] =
+          from_float<T>(__int_as_float(0x7fffffff));
+    }
+    return;
+  }
 
   if (head % group == 0) {
     for (int i = thread; i < a.head_size; i += kThreads) {
-      a.k_cache[cache + a.position * a.kv_token() + i] = new_k[i];
-      a.v_cache[cache + a.position * a.kv_token() + i] = new_v[i];
+      a.k_cache[cache + position * a.kv_token() + i] = new_k[i];
+      a.v_cache[cache + position * a.kv_token() + i] = new_v[i];
     }
   }
 
@@ -111,7 +123,7 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const DecodeArgs<T> a,
   float sum = 0.0f;
   float out[kVec<T>] = {};
   // Every thread of a warp takes part in every turn, so that lanes can exchange sums.
-  for (std::int64_t first = 0; first <= a.position; first += std::int64_t{teams} * kAtOnce) {
+  for (std::int64_t first = 0; first <= position; first += std::int64_t{teams} * kAtOnce) {
     float k[kAtOnce][kVec<T>];
     float v[kAtOnce][kVec<T>];
 #pragma unroll
@@ -119,8 +131,8 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const DecodeArgs<T> a,
       // The new token is not read from the cache, which another block may be writing.
       const std::int64_t key = first + j * teams + team;
       const std::int64_t at = cache + key * a.kv_token();
-      load_part(k[j], key < a.position ? a.k_cache + at : new_k, column, a);
-      load_part(v[j], key < a.position ? a.v_cache + at : new_v, column, a);
+      load_part(k[j], key < position ? a.k_cache + at : new_k, column, a);
+      load_part(v[j], key < position ? a.v_cache + at : new_v, column, a);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
@@ -130,7 +142,7 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const DecodeArgs<T> a,
       for (int offset = lanes / 2; offset > 0; offset /= 2) {
         score += __shfl_xor_sync(kAllLanes, score, offset);
       }
-      if (first + j * teams + team > a.position) continue;
+      if (first + j * teams + team > position) continue;
       score *= a.scale_log2;
       const float m = fmaxf(largest, score);
       const float correction = exp2f(largest - m);
@@ -174,16 +186,34 @@ void append_to_caches(Stream::Impl& stream, const AttentionDecode& args) {
   check_launch(kOp);
 }
 
-void attention_decode_token(Stream::Impl& stream, const AttentionDecode& args) {
+}  // namespace cuda
+
+void attention_decode_token(Stream& stream, const Tensor& out, const Tensor& k_cache,
+                            const Tensor& v_cache, const Tensor& qkv, const Tensor& positions,
+                            float scale) {
+  const AttentionHeads h = expect_attention_decode_token(out, k_cache, v_cache, qkv, positions);
+  if (h.B == 0) return;
+  const cuda::CurrentDevice current(stream.impl().ordinal());
+  cuda::AttentionDecode args{};
+  args.dtype = qkv.dtype();
+  args.heads = h;
+  args.out = out.raw();
+  args.k_cache = k_cache.raw();
+  args.v_cache = v_cache.raw();
+  args.qkv = qkv.raw();
+  args.max_tokens = k_cache.dim(1);
+  args.positions = positions.data<std::int32_t>();
+  args.scale = scale;
   const auto decode = [&]<class T>(std::type_identity<T>) {
     int lanes = 1;
-    while (lanes * kVec<T> < args.heads.HS) lanes *= 2;
-    const unsigned blocks = static_cast<unsigned>(args.heads.B * args.heads.NH);
-    decode_kernel<T><<<blocks, kThreads, 0, stream.stream>>>(kernel_args<T>(args), lanes);
+    while (lanes * cuda::kVec<T> < h.HS) lanes *= 2;
+    const unsigned blocks = static_cast<unsigned>(h.B * h.NH);
+    cuda::decode_kernel<T>
+        <<<blocks, cuda::kThreads, 0, stream.impl().stream>>>(cuda::kernel_args<T>(args), lanes);
   };
   args.dtype == DType::kF32 ? decode(std::type_identity<float>())
                             : decode(std::type_identity<__nv_bfloat16>());
-  check_launch(kOp);
+  cuda::check_launch("attention_decode_token");
 }
 
-}  // namespace llmc::cuda
+}  // namespace llmc

@@ -17,14 +17,12 @@ struct AttentionDecode {
   void* v_cache;
   const void* qkv;
   std::int64_t max_tokens;
-  std::int64_t position;
+  std::int64_t position;                     ///< of all rows
+  const std::int32_t* positions = nullptr;  ///< device memory: of each row, in place of that
   float scale;
 };
 
-/// Copies the keys and values of qkv to their place in the caches.
+/// Copies the keys and values of qkv to their place in the caches, for rows at one position.
 void append_to_caches(Stream::Impl& stream, const AttentionDecode& args);
-
-/// One new token, T = 1: does all that attention_decode does.
-void attention_decode_token(Stream::Impl& stream, const AttentionDecode& args);
 
 }  // namespace llmc::cuda

@@ -23,19 +23,34 @@ constexpr int kBatch = 8;
 constexpr int kSumThreads = 128;
 constexpr int kSides = 8;
 
+/// The position of a row: `first` plus its place in the sequence, or its own element of `each`.
+struct Positions {
+  std::int64_t first = 0;
+  std::int64_t count = 0;  ///< of all positions
+  const std::int32_t* each = nullptr;
+};
+
 /// A warp per row.
 template <class T, int kN>
 __global__ void __launch_bounds__(kThreads)
     embedding_kernel(T* __restrict__ out, const std::int32_t* __restrict__ tokens,
                      const T* __restrict__ wte, const T* __restrict__ wpe, EmbeddingSizes sizes,
-                     std::int64_t vocab_size) {
+                     std::int64_t vocab_size, Positions positions) {
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= sizes.B * sizes.T) return;
   const std::int64_t token = tokens[row];
-  const bool known = token >= 0 && token < vocab_size;
+  bool known = token >= 0 && token < vocab_size;
+  std::int64_t place = positions.first + row % sizes.T;
+  if (positions.each != nullptr && wpe != nullptr) {
+    place = positions.each[row];
+    if (place < 0 || place >= positions.count) {
+      place = 0;
+      known = false;
+    }
+  }
   const T* const vector = wte + (known ? token : 0) * sizes.C;
-  const T* const position = wpe == nullptr ? nullptr : wpe + row % sizes.T * sizes.C;
+  const T* const position = wpe == nullptr ? nullptr : wpe + place * sizes.C;
 #pragma unroll 4
   for (std::int64_t c = static_cast<int>(threadIdx.x) % kWarp * kN; c < sizes.C; c += kWarp * kN) {
     auto x = Vec<T, kN>::load(vector + c);
@@ -288,6 +303,30 @@ void launch_sums(const Stream::Impl& stream, float* dwte, const Tensor& dwpe, fl
   }
 }
 
+void look_up(Stream::Impl& stream, const char* op, const EmbeddingSizes& sizes, const Tensor& out,
+             const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
+             const Positions& positions) {
+  const std::int64_t rows = sizes.B * sizes.T;
+  if (rows == 0) return;
+  const CurrentDevice current(stream.ordinal());
+  with_float_type(op, "wte", wte, [&]<class T>(std::type_identity<T>) {
+    T* const y = pointer<T>(out);
+    const T* const vectors = pointer<T>(wte);
+    const T* const places = pointer<T>(wpe);
+    const auto launch = [&]<int kN>(std::integral_constant<int, kN>) {
+      const auto blocks = static_cast<unsigned>(ceil_div(rows, kWarps));
+      embedding_kernel<T, kN><<<blocks, kThreads, 0, stream.stream>>>(
+          y, pointer<std::int32_t>(tokens), vectors, places, sizes, wte.dim(0), positions);
+    };
+    if (aligned_rows<T>(sizes.C, y, vectors, places)) {
+      launch(std::integral_constant<int, kVec<T>>());
+    } else {
+      launch(std::integral_constant<int, 1>());
+    }
+  });
+  check_launch(op);
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -295,25 +334,15 @@ void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, 
                        const Tensor& wpe, std::int64_t first_position) {
   constexpr const char* kOp = "embedding_forward";
   const EmbeddingSizes sizes = check_embedding_forward(kOp, out, tokens, wte, wpe, first_position);
-  const std::int64_t rows = sizes.B * sizes.T;
-  if (rows == 0) return;
-  const cuda::CurrentDevice current(stream.impl().ordinal());
-  cuda::with_float_type(kOp, "wte", wte, [&]<class T>(std::type_identity<T>) {
-    T* const y = cuda::pointer<T>(out);
-    const T* const vectors = cuda::pointer<T>(wte);
-    const T* const positions = wpe ? cuda::pointer<T>(wpe) + first_position * sizes.C : nullptr;
-    const auto launch = [&]<int kN>(std::integral_constant<int, kN>) {
-      const auto blocks = static_cast<unsigned>(cuda::ceil_div(rows, cuda::kWarps));
-      cuda::embedding_kernel<T, kN><<<blocks, cuda::kThreads, 0, stream.impl().stream>>>(
-          y, cuda::pointer<std::int32_t>(tokens), vectors, positions, sizes, wte.dim(0));
-    };
-    if (cuda::aligned_rows<T>(sizes.C, y, vectors, positions)) {
-      launch(std::integral_constant<int, cuda::kVec<T>>());
-    } else {
-      launch(std::integral_constant<int, 1>());
-    }
-  });
-  cuda::check_launch(kOp);
+  cuda::look_up(stream.impl(), kOp, sizes, out, tokens, wte, wpe, {.first = first_position});
+}
+
+void embedding_forward_at(Stream& stream, const Tensor& out, const Tensor& tokens,
+                          const Tensor& wte, const Tensor& wpe, const Tensor& positions) {
+  constexpr const char* kOp = "embedding_forward_at";
+  const EmbeddingSizes sizes = check_embedding_forward_at(kOp, out, tokens, wte, wpe, positions);
+  cuda::look_up(stream.impl(), kOp, sizes, out, tokens, wte, wpe,
+                {.count = wpe ? wpe.dim(0) : 0, .each = positions.data<std::int32_t>()});
 }
 
 std::int64_t embedding_backward_scratch(const Stream& stream, std::int64_t batch,

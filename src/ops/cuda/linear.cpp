@@ -111,6 +111,15 @@ void linear_backward_weight(Stream& stream, const Tensor& dweight, const Tensor&
                .beta = accumulate ? 1.0f : 0.0f});
 }
 
+UntimedMatmuls::UntimedMatmuls(Stream& stream) : stream_(stream) {
+  const cuda::CurrentDevice current(stream.impl().ordinal());
+  before_ = cuda::matmul_plans(stream.impl()).set_timing(false);
+}
+
+UntimedMatmuls::~UntimedMatmuls() {
+  cuda::matmul_plans(stream_.impl()).set_timing(before_);
+}
+
 std::string matmul_choices(Stream& stream) {
   const cuda::CurrentDevice current(stream.impl().ordinal());
   return cuda::matmul_plans(stream.impl()).choices();

@@ -186,12 +186,12 @@ MatmulPlan MatmulPlans::make_plan(Stream::Impl& stream, const Product& product,
     return plan;
   }
   TimedAlgorithm best;
-  if (tune_ && product.flops() >= kMinTimedFlops && !is_capturing(stream.stream)) {
+  if (tune_ && timing_ && product.flops() >= kMinTimedFlops && !is_capturing(stream.stream)) {
     best = fastest_algorithm(handle_.get(), plan, found, stream, product);
   }
   plan.algorithm = found[best.index];
   plan.has_algorithm = true;
-  choices_.set(name, choice_of(plan.algorithm, best.microseconds));
+  if (timing_) choices_.set(name, choice_of(plan.algorithm, best.microseconds));
   if (best.microseconds > 0) save_choices();
   return plan;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/device_impl.h"
@@ -90,6 +91,10 @@ class MatmulPlans : public StreamState {
   /// allocates memory and waits for the GPU. Later ones do neither.
   void run(Stream::Impl& stream, const Product& product);
 
+  /// Whether new kinds of products are timed, as far as the device does that, and their choices
+  /// kept. Returns what was set before.
+  bool set_timing(bool timing) { return std::exchange(timing_, timing); }
+
   std::string choices() const { return choices_.text(); }
   /// Takes choices made elsewhere; plans are made again from them.
   void set_choices(std::string_view text);
@@ -103,6 +108,7 @@ class MatmulPlans : public StreamState {
 
   LtHandle handle_;
   bool tune_;
+  bool timing_ = true;
   std::string cache_;  // file of timed choices; empty: none
   MatmulChoices choices_;
   std::map<MatmulKey, MatmulPlan> plans_;
