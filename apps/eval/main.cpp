@@ -90,8 +90,9 @@ void print(const llmc::Evaluation& evaluation, std::optional<double> bytes_per_t
 llmc::cli::Work prepare(int argc, char** argv) {
   auto options = std::make_shared<Options>();
   llmc::cli::OptionParser parser("eval", "Measures the loss of a trained model on token files.");
-  parser.add("checkpoint", options->checkpoint,
-             "Run folder (its newest checkpoint), checkpoint folder or llm.c model file.");
+  parser.add(
+      "checkpoint", options->checkpoint,
+      "Run folder (its newest checkpoint), checkpoint, Hugging Face folder or llm.c model file.");
   parser.add("data", options->data, "Token files, as a glob pattern.");
   parser.add("tokenizer", options->tokenizer,
              "For models without one: byte, or a tokenizer's folder or file.");

@@ -71,8 +71,9 @@ llmc::cli::Work prepare(int argc, char** argv) {
   llmc::cli::OptionParser parser(
       "sample",
       "Draws text from a trained model, up to its end-of-text token or --max-new-tokens.");
-  parser.add("checkpoint", options->checkpoint,
-             "Run folder (its newest checkpoint), checkpoint folder or llm.c model file.");
+  parser.add(
+      "checkpoint", options->checkpoint,
+      "Run folder (its newest checkpoint), checkpoint, Hugging Face folder or llm.c model file.");
   parser.add("prompt", options->prompt, "Text to continue.");
   parser.add("max-new-tokens", options->max_new_tokens, "Longest continuation.", {1, 1e9});
   parser.add("temperature", options->temperature, "Logits are divided by it. 0: likeliest token.",

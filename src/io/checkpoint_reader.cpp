@@ -21,9 +21,9 @@ constexpr std::int64_t kVerifyElements = std::int64_t{1} << 20;
 /// Reads the elements of one manifest tensor in order, and checks each piece as it ends.
 class PieceReader {
  public:
-  PieceReader(const std::string& name, const ManifestTensor& tensor,
+  PieceReader(std::string name, const ManifestTensor& tensor,
               std::map<std::string, SafetensorsReader>& files)
-      : name_(name), tensor_(tensor), files_(files) {}
+      : name_(std::move(name)), tensor_(tensor), files_(files) {}
 
   /// The next `count` elements.
   void read(std::int64_t count, void* out) {
@@ -53,7 +53,7 @@ class PieceReader {
     if (piece_ + 1 < tensor_.pieces.size()) ++piece_;
   }
 
-  const std::string& name_;
+  std::string name_;
   const ManifestTensor& tensor_;
   std::map<std::string, SafetensorsReader>& files_;
   Checksum64 checksum_;
@@ -138,9 +138,14 @@ struct CheckpointReader::Impl {
     if (tensor.shape != dst.shape()) {
       fail_here("tensor '", name, "': expected shape ", dst.shape(), ", got ", tensor.shape);
     }
-    PieceReader pieces(name, tensor, files);
-    load_tensor(stream, dst, tensor.dtype,
-                [&](std::int64_t, std::int64_t count, void* out) { pieces.read(count, out); });
+    load_tensor(stream, dst, tensor.dtype, stored(name, tensor).read);
+  }
+
+  /// A stored tensor, to be read from front to back.
+  StoredWeight stored(const std::string& name, const ManifestTensor& tensor) {
+    return {tensor.dtype, tensor.shape,
+            [pieces = PieceReader(name, tensor, files)](
+                std::int64_t, std::int64_t count, void* out) mutable { pieces.read(count, out); }};
   }
 
   /// What is stored of a parameter; the masters where they are more exact than `dtype`'s weights.
@@ -197,7 +202,7 @@ CheckpointReader::~CheckpointReader() = default;
 CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
 CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
 
-const fs::path& CheckpointReader::folder() const {
+const fs::path& CheckpointReader::path() const {
   return impl_->folder;
 }
 
@@ -210,20 +215,26 @@ DType CheckpointReader::dtype() const {
   return weights.empty() ? DType::kF32 : weights.begin()->second.dtype;
 }
 
-void CheckpointReader::read_weights(Stream& stream, const ParameterSet& parameters) {
-  if (parameters.table().size() != impl_->manifest.weights.size()) {
-    impl_->fail_here("expected ", parameters.table().size(), " weights, got ",
-                     impl_->manifest.weights.size(), "; the model is another one");
-  }
-  for (ParameterSet::Id id = 0; id < parameters.table().size(); ++id) {
-    const auto [name, tensor] = impl_->weights_of(parameters.table()[id].name, parameters.dtype());
-    impl_->load(stream, parameters.value(id), name, *tensor);
-  }
+const ModelConfig& CheckpointReader::config() const {
+  return impl_->manifest.info.model;
+}
+
+std::size_t CheckpointReader::weight_count() const {
+  return impl_->manifest.weights.size();
+}
+
+StoredWeight CheckpointReader::weight(const std::string& name, DType wanted) {
+  const auto [stored_name, tensor] = impl_->weights_of(name, wanted);
+  return impl_->stored(stored_name, *tensor);
 }
 
 void CheckpointReader::read_all(Stream& stream, const ParameterSet& parameters,
                                 Optimizer& optimizer, StepBlock* block) {
   const CheckpointInfo& info = impl_->manifest.info;
+  if (info.optimizer.empty()) {
+    fail(ErrorKind::kConfig, "checkpoint", impl_->folder.string(),
+         ": expected the state of an optimizer, got a checkpoint that holds weights alone");
+  }
   if (optimizer.name() != info.optimizer) {
     fail(ErrorKind::kConfig, "checkpoint", impl_->folder.string(), ": expected the optimizer ",
          info.optimizer, ", got ", optimizer.name());

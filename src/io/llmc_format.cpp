@@ -1,9 +1,11 @@
 #include "llmc/io/llmc_format.h"
 
 #include <array>
+#include <map>
 #include <string_view>
 
 #include "io/tensor_stream.h"
+#include "io/weight_table.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 
@@ -24,63 +26,16 @@ using Header = std::array<std::int32_t, 256>;
 
 enum HeaderField { kMagic, kVersion, kBlockSize, kVocab, kLayers, kHeads, kChannels, kPaddedVocab };
 
-/// Tensors in file order. Those of blocks are stored for all layers one after the other.
-struct FileTensor {
-  std::string_view name;
-  bool in_block;
-};
-constexpr std::array<FileTensor, 16> kFileOrder{{{"wte", false},
-                                                 {"wpe", false},
-                                                 {"ln1.weight", true},
-                                                 {"ln1.bias", true},
-                                                 {"attn.qkv.weight", true},
-                                                 {"attn.qkv.bias", true},
-                                                 {"attn.proj.weight", true},
-                                                 {"attn.proj.bias", true},
-                                                 {"ln2.weight", true},
-                                                 {"ln2.bias", true},
-                                                 {"mlp.fc.weight", true},
-                                                 {"mlp.fc.bias", true},
-                                                 {"mlp.proj.weight", true},
-                                                 {"mlp.proj.bias", true},
-                                                 {"ln_f.weight", false},
-                                                 {"ln_f.bias", false}}};
-
 template <class... Parts>
 [[noreturn]] void fail_file(const std::filesystem::path& path, const Parts&... parts) {
   fail(ErrorKind::kInput, "llmc_format", path.string(), ": ", parts...);
 }
 
-/// Names of all parameters in file order.
-std::vector<std::string> names_in_file_order(std::int64_t n_layer) {
-  std::vector<std::string> names;
-  for (const FileTensor& tensor : kFileOrder) {
-    if (!tensor.in_block) names.emplace_back(tensor.name);
-    for (std::int64_t l = 0; tensor.in_block && l < n_layer; ++l) {
-      names.push_back(concat("blocks.", l, ".", tensor.name));
-    }
-  }
-  return names;
-}
-
-/// Elements of a parameter of this config, with `vocab_rows` rows in wte.
-std::int64_t elements_of(std::string_view name, const ModelConfig& config,
-                         std::int64_t vocab_rows) {
-  const std::int64_t C = config.n_embd;
-  if (name == "wte") return vocab_rows * C;
-  if (name == "wpe") return config.block_size * C;
-  if (name.ends_with("attn.qkv.weight")) return 3 * C * C;
-  if (name.ends_with("attn.qkv.bias")) return 3 * C;
-  if (name.ends_with("attn.proj.weight")) return C * C;
-  if (name.ends_with("mlp.fc.weight") || name.ends_with("mlp.proj.weight")) return 4 * C * C;
-  if (name.ends_with("mlp.fc.bias")) return 4 * C;
-  return C;
-}
-
+/// Elements of all weights, with `vocab_rows` rows in wte.
 std::uint64_t elements_of_all(const ModelConfig& config, std::int64_t vocab_rows) {
   std::int64_t sum = 0;
-  for (const FileTensor& tensor : kFileOrder) {
-    sum += elements_of(tensor.name, config, vocab_rows) * (tensor.in_block ? config.n_layer : 1);
+  for (const WeightKind& kind : kWeightKinds) {
+    sum += kind.shape(config, vocab_rows).numel() * (kind.in_block ? config.n_layer : 1);
   }
   return static_cast<std::uint64_t>(sum);
 }
@@ -152,11 +107,6 @@ ModelConfig config_of(const FileReader& file, const Header& header) {
   return ModelConfig::gpt2(layers, heads, channels, positions, vocab);
 }
 
-/// The rows of wte that are in use; other parameters are whole.
-Tensor used_rows(const Tensor& value, std::string_view name, const ModelConfig& config) {
-  return name == "wte" ? value.rows(0, config.vocab_size) : value;
-}
-
 std::vector<float> read_floats(FileReader& file, std::int64_t count) {
   std::vector<float> values(static_cast<std::size_t>(count));
   file.read(values.data(), values.size() * sizeof(float));
@@ -171,7 +121,17 @@ struct LlmcModelReader::Impl {
   FileReader file;
   ModelConfig config;
   DType dtype = DType::kF32;
-  std::int64_t padded_vocab = 0;  // rows of wte in the file
+  std::int64_t padded_vocab = 0;                 // rows of wte in the file
+  std::map<std::string, std::uint64_t> offsets;  // of the weights, in bytes
+
+  void place_weights() {
+    std::uint64_t offset = sizeof(Header);
+    for (const WeightId& id : weights_by_kind(config.n_layer)) {
+      offsets[id.kind->full_name(id.layer)] = offset;
+      offset +=
+          static_cast<std::uint64_t>(id.kind->shape(config, padded_vocab).numel()) * size_of(dtype);
+    }
+  }
 };
 
 LlmcModelReader::LlmcModelReader(const std::filesystem::path& path)
@@ -183,6 +143,7 @@ LlmcModelReader::LlmcModelReader(const std::filesystem::path& path)
   impl_->padded_vocab = header[kPaddedVocab];
   check_size(file, sizeof(Header) +
                        elements_of_all(impl_->config, impl_->padded_vocab) * size_of(impl_->dtype));
+  impl_->place_weights();
 }
 
 LlmcModelReader::~LlmcModelReader() = default;
@@ -194,6 +155,10 @@ bool LlmcModelReader::recognises(const std::filesystem::path& path) {
   return file.size() >= sizeof(std::int32_t) && file.read_value<std::int32_t>() == kModelMagic;
 }
 
+const std::filesystem::path& LlmcModelReader::path() const {
+  return impl_->file.path();
+}
+
 const ModelConfig& LlmcModelReader::config() const {
   return impl_->config;
 }
@@ -202,40 +167,31 @@ DType LlmcModelReader::dtype() const {
   return impl_->dtype;
 }
 
-void LlmcModelReader::read_weights(Stream& stream, const ParameterSet& parameters) {
-  FileReader& file = impl_->file;
-  const ModelConfig& config = impl_->config;
-  const std::vector<std::string> names = names_in_file_order(config.n_layer);
-  if (names.size() != parameters.table().size()) {
-    fail_file(file.path(), "expected a model of ", names.size(), " parameters, got ",
-              parameters.table().size());
-  }
-  std::uint64_t offset = sizeof(Header);
-  for (const std::string& name : names) {
-    const Tensor value = parameters.value(name);
-    const Tensor used = used_rows(value, name, config);
-    if (used.numel() != elements_of(name, config, config.vocab_size)) {
-      fail_file(file.path(), "parameter ", name, ": expected ",
-                elements_of(name, config, config.vocab_size), " elements, got shape ",
-                value.shape());
-    }
-    if (used.numel() < value.numel()) zero(stream, value.rows(config.vocab_size, value.dim(0)));
-    file.seek(offset);
-    load_tensor(stream, used, impl_->dtype, [&](std::int64_t, std::int64_t count, void* out) {
-      file.read(out, static_cast<std::size_t>(count) * size_of(impl_->dtype));
-    });
-    offset += static_cast<std::uint64_t>(elements_of(name, config, impl_->padded_vocab)) *
-              size_of(impl_->dtype);
-  }
+std::size_t LlmcModelReader::weight_count() const {
+  return impl_->offsets.size();
 }
 
-void write_llmc_model(const std::filesystem::path& path, Stream& stream, const ModelConfig& config,
-                      const ParameterSet& parameters, DType dtype) {
-  if (config != ModelConfig::gpt2(config.n_layer, config.n_head, config.n_embd, config.block_size,
-                                  config.vocab_size)) {
-    fail(ErrorKind::kConfig, "llmc_format", "cannot write ", path.string(),
-         ": expected a plain GPT-2, the only model that llm.c files describe");
+StoredWeight LlmcModelReader::weight(const std::string& name, DType /*wanted*/) {
+  const auto found = impl_->offsets.find(name);
+  if (found == impl_->offsets.end()) {
+    fail_file(path(), "expected a weight '", name, "', got none");
   }
+  const ModelConfig& config = impl_->config;
+  const Shape shape = kind_of(name).shape(config, config.padded_vocab_size());
+  const ReadElements read = [impl = impl_.get(), offset = found->second](
+                                std::int64_t begin, std::int64_t count, void* out) {
+    const std::size_t size = size_of(impl->dtype);
+    impl->file.seek(offset + static_cast<std::uint64_t>(begin) * size);
+    impl->file.read(out, static_cast<std::size_t>(count) * size);
+  };
+  if (name != "wte") return {impl_->dtype, shape, read};
+  return {impl_->dtype, shape,
+          padded_with_zeros(config.vocab_size * config.n_embd, impl_->dtype, read)};
+}
+
+void write_llmc_model(const std::filesystem::path& path, WeightSource& source, DType dtype) {
+  const ModelConfig& config = source.config();
+  require_gpt2(config, path.string(), /*any_eps=*/false);
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     fail(ErrorKind::kConfig, "llmc_format", "cannot write ", path.string(),
          ": expected f32 or bf16, got ", name_of(dtype));
@@ -252,9 +208,12 @@ void write_llmc_model(const std::filesystem::path& path, Stream& stream, const M
 
   FileWriter file(path);
   file.write_value(header);
-  for (const std::string& name : names_in_file_order(config.n_layer)) {
-    store_tensor(stream, parameters.value(name), dtype,
-                 [&](const void* data, std::size_t bytes) { file.write(data, bytes); });
+  for (const WeightId& id : weights_by_kind(config.n_layer)) {
+    const StoredWeight stored = source.weight(id.kind->full_name(id.layer), dtype);
+    convert_elements(stored.shape.numel(), stored.dtype, stored.read, dtype,
+                     [&](const void* data, std::int64_t count) {
+                       file.write(data, static_cast<std::size_t>(count) * size_of(dtype));
+                     });
   }
   file.commit();
 }
@@ -295,8 +254,9 @@ LlmcDebugState read_llmc_debug_state(const std::filesystem::path& path, const Mo
   }
   state.logits = read_floats(file, tokens * config.vocab_size);
   state.loss = file.read_value<float>();
-  for (const std::string& name : names_in_file_order(config.n_layer)) {
-    state.gradients[name] = read_floats(file, elements_of(name, config, padded));
+  for (const WeightId& id : weights_by_kind(config.n_layer)) {
+    state.gradients[id.kind->full_name(id.layer)] =
+        read_floats(file, id.kind->shape(config, padded).numel());
   }
   return state;
 }

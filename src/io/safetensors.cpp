@@ -414,16 +414,21 @@ std::uint64_t SafetensorsWriter::file_bytes() const {
 
 void SafetensorsWriter::write(std::string_view name, const void* data, std::size_t bytes) {
   const std::size_t i = index_of(impl_->index, impl_->path, name);
+  write_at(name, impl_->written[i], data, bytes);
+}
+
+void SafetensorsWriter::write_at(std::string_view name, std::uint64_t offset, const void* data,
+                                 std::size_t bytes) {
+  const std::size_t i = index_of(impl_->index, impl_->path, name);
   const SafetensorsEntry& entry = impl_->entries[i];
-  std::uint64_t& written = impl_->written[i];
-  if (bytes > entry.bytes - written) {
+  if (offset > entry.bytes || bytes > entry.bytes - offset) {
     fail_file(impl_->path, "tensor '", name, "': expected ", entry.bytes, " bytes in all, got ",
-              written + bytes);
+              offset + bytes);
   }
-  const std::uint64_t position = entry.offset + written;
+  const std::uint64_t position = entry.offset + offset;
   if (impl_->file.position() != position) impl_->file.seek(position);
   impl_->file.write(data, bytes);
-  written += bytes;
+  impl_->written[i] += bytes;
 }
 
 void SafetensorsWriter::write(Stream& stream, std::string_view name, const Tensor& src) {
@@ -432,8 +437,13 @@ void SafetensorsWriter::write(Stream& stream, std::string_view name, const Tenso
     fail_file(impl_->path, "tensor '", name, "': expected ", entry.numel(), " elements of ",
               entry.dtype_name, ", got ", src.numel(), " of ", name_of(src.dtype()));
   }
-  store_tensor(stream, src, src.dtype(),
-               [&](const void* data, std::size_t bytes) { write(name, data, bytes); });
+  const auto read = [&](std::int64_t begin, std::int64_t count, void* out) {
+    copy_to_host(stream, out, src.flat(begin, count));
+  };
+  convert_elements(src.numel(), src.dtype(), read, src.dtype(),
+                   [&](const void* data, std::int64_t count) {
+                     write(name, data, static_cast<std::size_t>(count) * size_of(src.dtype()));
+                   });
 }
 
 void SafetensorsWriter::commit() {

@@ -6,13 +6,12 @@
 
 #include "llmc/core/device.h"
 #include "llmc/core/tensor.h"
+#include "llmc/io/weight_source.h"
 
 namespace llmc {
 
-/// Fills `out` with elements [begin, begin + count), as stored.
-using ReadElements = std::function<void(std::int64_t begin, std::int64_t count, void* out)>;
-/// Takes the next bytes, as they are to be stored.
-using WriteBytes = std::function<void(const void* data, std::size_t bytes)>;
+/// Takes the next elements, as they are to be stored.
+using WriteElements = std::function<void(const void* data, std::int64_t count)>;
 
 /// Whether elements of one type can be stored or loaded as the other: equal, or f32 and bf16.
 bool is_convertible(DType a, DType b);
@@ -21,7 +20,8 @@ bool is_convertible(DType a, DType b);
 /// nearest. dst: any shape.
 void load_tensor(Stream& stream, const Tensor& dst, DType stored, const ReadElements& read);
 
-/// Hands a tensor over as elements of type `stored`, in pieces. src: any shape.
-void store_tensor(Stream& stream, const Tensor& src, DType stored, const WriteBytes& write);
+/// Hands `numel` elements over in pieces, front to back, converted from `stored` to `wanted`.
+void convert_elements(std::int64_t numel, DType stored, const ReadElements& read, DType wanted,
+                      const WriteElements& write);
 
 }  // namespace llmc

@@ -28,8 +28,8 @@ std::vector<ConfigOption> make_options() {
       {"vocab_size", "model", &C::vocab_size, size, {}, "tokens",
        "0: from `tokenizer`, else from the training data's sidecar, else from `model`."},
       {"init_from", "model", &C::init_from, {}, {}, "",
-       "Where weights come from: `scratch` (drawn from `seed`), a checkpoint or run folder, or "
-       "an llm.c model file (.bin). Files also give the sizes."},
+       "Where weights come from: `scratch` (drawn from `seed`), a checkpoint or run folder, a "
+       "Hugging Face GPT-2 folder, or an llm.c model file (.bin). Files also give the sizes."},
       {"seed", "model", &C::seed, {0, 4294967295.0}, {}, "",
        "Seed of the initial weights, the shuffle and the samples."},
       {"precision", "model", &C::precision, {}, {"fp32", "tf32", "bf16"}, "",

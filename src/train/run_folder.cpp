@@ -49,8 +49,8 @@ std::unique_ptr<Tokenizer> load_model_tokenizer(const ModelLoader& model, const 
   std::unique_ptr<Tokenizer> found;
   if (!name.empty()) {
     found = load_tokenizer(name);
-  } else if (model.run_folder() && fs::exists(*model.run_folder() / kTokenizerFolder)) {
-    found = load_tokenizer(*model.run_folder() / kTokenizerFolder);
+  } else if (const auto folder = model.tokenizer_folder()) {
+    found = load_tokenizer(*folder);
   } else {
     return nullptr;
   }

@@ -70,6 +70,10 @@ std::unique_ptr<Tokenizer> tokenizer_of_run(const fs::path& run, const TrainConf
 void plan_resume(RunPlan& plan, std::span<const ConfigSetting> given, const TrainConfig& asked) {
   const fs::path& checkpoint = *plan.checkpoint;
   const ModelLoader loader(checkpoint);
+  if (loader.checkpoint()->optimizer.empty()) {
+    fail(ErrorKind::kConfig, "run", "resume: expected the state of a run, got ",
+         checkpoint.string(), ", which holds weights alone; start from it with init_from");
+  }
   const fs::path run = loader.run_folder().value_or(fs::path());
   if (run.empty() && asked.out_dir.empty()) {
     fail(ErrorKind::kConfig, "run", "out_dir: expected a folder, got none; ", checkpoint.string(),
@@ -120,6 +124,27 @@ std::int64_t take_tokenizer_of_data(TrainConfig& config) {
   }
 }
 
+// Where neither the options nor the data name a tokenizer, takes the model's own; tells when it is
+// another than theirs. A model can do without.
+void take_tokenizer_of_model(RunPlan& plan) {
+  const std::optional<fs::path> folder = plan.init->tokenizer_folder();
+  if (!folder) return;
+  std::unique_ptr<Tokenizer> own;
+  try {
+    own = load_model_tokenizer(*plan.init);
+  } catch (const Error& error) {
+    log(LogLevel::kWarning, concat("goes on without the model's tokenizer: ", error.what()));
+    return;
+  }
+  if (!plan.tokenizer) {
+    plan.config.tokenizer = folder->string();
+    plan.tokenizer = std::move(own);
+  } else if (plan.tokenizer->hash() != own->hash()) {
+    log(LogLevel::kWarning, concat("the model of ", plan.config.init_from,
+                                   " learned with another tokenizer than ", plan.config.tokenizer));
+  }
+}
+
 void warn_of_larger_vocabulary(const TrainConfig& config, std::int64_t data_vocab) {
   constexpr std::int64_t kPadding = 128;  // sizes are often rounded up to a multiple of this
   if (data_vocab == 0 || config.vocab_size < data_vocab + kPadding) return;
@@ -131,8 +156,9 @@ void warn_of_larger_vocabulary(const TrainConfig& config, std::int64_t data_voca
 void plan_start(RunPlan& plan, std::string_view name) {
   TrainConfig& config = plan.config;
   const std::int64_t data_vocab = take_tokenizer_of_data(config);
-  if (!config.tokenizer.empty()) plan.tokenizer = load_tokenizer(config.tokenizer);
   if (config.init_from != "scratch") plan.init.emplace(config.init_from);
+  if (!config.tokenizer.empty()) plan.tokenizer = load_tokenizer(config.tokenizer);
+  if (plan.init) take_tokenizer_of_model(plan);
   if (config.vocab_size == 0 && !plan.init && !plan.tokenizer) config.vocab_size = data_vocab;
   plan.model = resolve(config, plan.tokenizer.get(), plan.init ? &*plan.init : nullptr);
   warn_of_larger_vocabulary(config, data_vocab);

@@ -243,8 +243,8 @@ TEST_F(CliTest, JsonOfADivergedModelIsJson) {
     model.init(3);
     const float nan = std::numeric_limits<float>::quiet_NaN();
     copy_from_host(model.stream(), model.parameters().value(0).flat(0, 1), &nan);
-    write_llmc_model(folder_ / "model.bin", model.stream(), model.config(), model.parameters(),
-                     DType::kF32);
+    ModelWeights weights(model.stream(), model.config(), model.parameters());
+    write_llmc_model(folder_ / "model.bin", weights, DType::kF32);
   }
   const Outcome outcome =
       run("eval", {"--checkpoint", "model.bin", "--data", "data/tales_val.bin", "--json"});
@@ -260,8 +260,8 @@ TEST_F(CliTest, ModelFilesOfLlmcTakeATokenizer) {
     Transformer model(device, ModelConfig::gpt2(1, 2, 16, 32, 257), {});
     model.allocate();
     model.init(3);
-    write_llmc_model(folder_ / "model.bin", model.stream(), model.config(), model.parameters(),
-                     DType::kF32);
+    ModelWeights weights(model.stream(), model.config(), model.parameters());
+    write_llmc_model(folder_ / "model.bin", weights, DType::kF32);
   }
   expect_refused("sample", {"--checkpoint", "model.bin"}, {"--tokenizer", "model.bin"});
   const Outcome sampled = run("sample", {"--checkpoint", "model.bin", "--tokenizer", "byte",

@@ -49,7 +49,8 @@ class LlmcFormat : public ::testing::Test {
     LlmcModelReader(path_).read_weights(run.model.stream(), run.model.parameters());
   }
   void write_from(TinyRun& run, DType dtype) {
-    write_llmc_model(path_, run.model.stream(), run.model.config(), run.model.parameters(), dtype);
+    ModelWeights weights(run.model.stream(), run.model.config(), run.model.parameters());
+    write_llmc_model(path_, weights, dtype);
   }
 };
 
@@ -182,12 +183,15 @@ TEST_F(LlmcFormat, AnotherModelIsRefused) {
   TinyRun wider(DType::kF32, true, ModelConfig::gpt2(2, 2, 8, 5, 11));
   expect_error(ErrorKind::kInput, "wte", [&] { read_into(wider); });
   TinyRun deeper(DType::kF32, true, ModelConfig::gpt2(3, 2, 6, 5, 11));
-  expect_error(ErrorKind::kInput, "28 parameters, got 40", [&] { read_into(deeper); });
+  expect_error(ErrorKind::kInput, "expected 40 weights, got 28", [&] { read_into(deeper); });
   ModelConfig other = testing::kTinyConfig;
   other.norm_eps = 1e-6f;
-  expect_error(ErrorKind::kConfig, "plain GPT-2", [&] {
-    write_llmc_model(path_, run.model.stream(), other, run.model.parameters(), DType::kF32);
-  });
+  ModelWeights weights(run.model.stream(), other, run.model.parameters());
+  expect_error(ErrorKind::kConfig, "expected norm_eps 1e-05, got 1e-06",
+               [&] { write_llmc_model(path_, weights, DType::kF32); });
+  other.ffn_size = 12;
+  expect_error(ErrorKind::kConfig, "plain GPT-2",
+               [&] { write_llmc_model(path_, weights, DType::kF32); });
   expect_error(ErrorKind::kConfig, "f32 or bf16", [&] { write_from(run, DType::kI32); });
 }
 

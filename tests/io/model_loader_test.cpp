@@ -4,6 +4,7 @@
 
 #include "io/tiny_run.h"
 #include "llmc/core/error.h"
+#include "llmc/io/hf_model.h"
 #include "llmc/io/llmc_format.h"
 #include "support/temp_folder.h"
 
@@ -63,11 +64,21 @@ TEST_F(ModelLoading, RunsCheckpointsAndLlmcFiles) {
   EXPECT_EQ(ModelLoader(folder_ / "run").checkpoint()->step, 5);
 
   const fs::path file = folder_ / "model.bin";
-  write_llmc_model(file, run_.model.stream(), run_.model.config(), run_.model.parameters(),
-                   DType::kF32);
+  ModelWeights weights(run_.model.stream(), run_.model.config(), run_.model.parameters());
+  write_llmc_model(file, weights, DType::kF32);
   expect_model(file);
   EXPECT_EQ(ModelLoader(file).checkpoint(), nullptr);
   EXPECT_EQ(ModelLoader(file).run_folder(), std::nullopt);
+  EXPECT_EQ(ModelLoader(file).tokenizer_folder(), std::nullopt);
+
+  const fs::path hf = folder_ / "hf";
+  write_hf_model(hf, weights, {});
+  expect_model(hf);
+  EXPECT_EQ(ModelLoader(hf).checkpoint(), nullptr);
+  EXPECT_EQ(ModelLoader(hf).run_folder(), std::nullopt);
+  EXPECT_EQ(ModelLoader(hf).tokenizer_folder(), std::nullopt);
+  put_file(hf / "tokenizer.json", "{}");
+  EXPECT_EQ(ModelLoader(hf).tokenizer_folder(), hf);
 }
 
 TEST_F(ModelLoading, WhatIsNoModelIsNamed) {
@@ -76,12 +87,12 @@ TEST_F(ModelLoading, WhatIsNoModelIsNamed) {
   };
   refused("missing", "missing");
   make_folders(folder_ / "empty");
-  refused("a folder that is neither", "empty");
+  refused("a folder that is none of them", "empty");
   make_folders(folder_ / "begun/checkpoints");
   refused("written none yet", "begun");
   make_folders(folder_ / "hf");
   put_file(folder_ / "hf/config.json", "{}");
-  refused("a Hugging Face folder, which is not supported yet", "hf");
+  refused("config.json: expected model_type \"gpt2\", got none", "hf");
   put_file(folder_ / "text", "hello, world");
   refused("got another file", "text");
   put_file(folder_ / "short", "x");

@@ -9,8 +9,10 @@
 #include "llmc/core/log.h"
 #include "llmc/data/dataset_info.h"
 #include "llmc/data/prepare.h"
+#include "llmc/io/hf_model.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sinks.h"
+#include "support/captured_log.h"
 #include "support/temp_folder.h"
 #include "support/tiny_bpe.h"
 #include "train/tiny_run.h"
@@ -380,6 +382,31 @@ TEST_F(TrainingRunTest, InitFromTakesWeightsAndSizes) {
   Options wrong = from;
   wrong.push_back({"n_embd", "32"});
   expect_error(wrong, {"n_embd", "expected 16"});
+}
+
+TEST_F(TrainingRunTest, InitFromAHuggingFaceFolderTakesItsTokenizer) {
+  const auto first = train({{"max_steps", "10"}});
+  ModelLoader loader(out());
+  const auto byte = make_byte_tokenizer();
+  const std::string hf = (folder_ / "hf").string();
+  write_hf_model(hf, loader.weights(), {.tokenizer = byte.get()});
+  const testing::CapturedLog log;
+  const Options from = {{"init_from", hf}, {"n_layer", ""},    {"n_head", ""},
+                        {"n_embd", ""},    {"block_size", ""}, {"out_dir", hf + "_run"},
+                        {"tokenizer", ""}, {"max_steps", "5"}};
+  EXPECT_EQ(train(from).all<ValEvent>()[0].loss, first.all<ValEvent>().back().loss);
+  EXPECT_EQ(log.text(), "");
+  TrainConfig config;
+  apply_settings(config, read_config(hf + "_run/config.toml"));
+  EXPECT_EQ(config.tokenizer, hf);
+  EXPECT_EQ(load_tokenizer(hf + "_run/tokenizer")->hash(), byte->hash());
+
+  // Without a readable tokenizer the run goes on.
+  write_text(folder_ / "hf/vocab.json", "{");
+  Options again = from;
+  again.push_back({"out_dir", hf + "_again"});
+  train(again);
+  EXPECT_EQ(log.text().rfind("goes on without the model's tokenizer: ", 0), 0u) << log.text();
 }
 
 TEST_F(TrainingRunTest, DryRunReportsWithoutDataOrFolder) {

@@ -12,6 +12,8 @@
 #include "llmc/core/device.h"
 #include "llmc/core/dtype.h"
 #include "llmc/data/batch_source.h"
+#include "llmc/data/tokenizer.h"
+#include "llmc/io/weight_source.h"
 #include "llmc/nn/model_config.h"
 #include "llmc/nn/parameters.h"
 #include "llmc/optim/optimizer.h"
@@ -22,6 +24,9 @@ namespace llmc {
 // optimizer.safetensors (state) and manifest.json, which says what the others must contain. A
 // checkpoint is written under a temporary name, synced and renamed, so under its own name it is
 // whole. docs/formats.md describes the files.
+
+/// Name of the folder in a run that holds its copy of the tokenizer.
+inline constexpr const char* kTokenizerFolder = "tokenizer";
 
 /// What a checkpoint records besides tensors.
 struct CheckpointInfo {
@@ -34,7 +39,7 @@ struct CheckpointInfo {
   StepGuard guard;                             ///< windows of accepted losses and norms
   std::string gemm_choices;                    ///< matrix-product plans to repeat; may be empty
   std::string tokenizer_hash;                  ///< empty: unknown
-  std::string optimizer;                       ///< Optimizer::name
+  std::string optimizer;                       ///< Optimizer::name; empty: weights alone are stored
   int world_size = 1;                          ///< ranks that wrote it
   std::optional<double> val_loss;              ///< at this step, if it was measured
   std::map<std::string, std::string> extra;    ///< whatever else the caller must get back
@@ -98,25 +103,31 @@ class CheckpointWriter {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Writes a run folder that holds one checkpoint, of weights alone, and the tokenizer where there
+/// is one: to start from, to evaluate and to sample, not to resume. It appears whole or not at all.
+/// `info` says what else to record. Throws an input error where the folder already exists.
+void write_model_checkpoint(const std::filesystem::path& run, WeightSource& source, DType dtype,
+                            CheckpointInfo info, const Tokenizer* tokenizer);
+
 /// Reads one checkpoint folder. The manifest, the sizes of all files and their headers are checked
 /// when it is opened, the checksum of each tensor when it is read. Files without weights may be
 /// missing unless more than weights is asked for. Errors are input errors that name the file; after
 /// one, what was being filled is in part.
-class CheckpointReader {
+class CheckpointReader : public WeightSource {
  public:
   explicit CheckpointReader(const std::filesystem::path& folder);
-  ~CheckpointReader();
+  ~CheckpointReader() override;
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
 
-  const std::filesystem::path& folder() const;
   const CheckpointInfo& info() const;
-  /// Of the stored weights.
-  DType dtype() const;
+  const std::filesystem::path& path() const override;
+  const ModelConfig& config() const override;
+  DType dtype() const override;
+  std::size_t weight_count() const override;
+  /// Into f32 the masters of a bf16 run, where they are there, are preferred to its weights.
+  StoredWeight weight(const std::string& name, DType wanted) override;
 
-  /// Fills the values of every parameter. Into f32 the masters of a bf16 run, where they are there,
-  /// are preferred to its weights; into bf16, f32 weights are rounded to nearest.
-  void read_weights(Stream& stream, const ParameterSet& parameters);
   /// Fills weights, optimizer state, guard and block->updates: what follows repeats the run to the
   /// bit when dtypes are the same. Into another dtype, masters and f32 weights stand for each
   /// other. Throws a config error for another optimizer than the one recorded.

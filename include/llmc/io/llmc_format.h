@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "llmc/core/device.h"
 #include "llmc/core/dtype.h"
+#include "llmc/io/weight_source.h"
 #include "llmc/nn/model_config.h"
-#include "llmc/nn/parameters.h"
 
 namespace llmc {
 
@@ -18,24 +17,22 @@ namespace llmc {
 // (version 3) or all bf16 (version 5). docs/formats.md has the tables.
 
 /// Reads a model file. Header and file size are checked when it is opened; errors are input errors
-/// that name the file.
-class LlmcModelReader {
+/// that name the file. Rows of wte past the vocabulary are zero, whatever the file holds there.
+class LlmcModelReader : public WeightSource {
  public:
   explicit LlmcModelReader(const std::filesystem::path& path);
-  ~LlmcModelReader();
+  ~LlmcModelReader() override;
   LlmcModelReader(LlmcModelReader&&) noexcept;
   LlmcModelReader& operator=(LlmcModelReader&&) noexcept;
 
   /// Whether a file begins like an llm.c model, of whatever version.
   static bool recognises(const std::filesystem::path& path);
 
-  const ModelConfig& config() const;
-  /// Of the stored weights.
-  DType dtype() const;
-  /// Fills the values of every parameter; f32 and bf16 convert into each other. Rows of wte past
-  /// the vocabulary become zero, whatever the file holds there. The table must be that of
-  /// `config()`.
-  void read_weights(Stream& stream, const ParameterSet& parameters);
+  const std::filesystem::path& path() const override;
+  const ModelConfig& config() const override;
+  DType dtype() const override;
+  std::size_t weight_count() const override;
+  StoredWeight weight(const std::string& name, DType wanted) override;
 
  private:
   struct Impl;
@@ -44,8 +41,7 @@ class LlmcModelReader {
 
 /// Writes a model file of version 3 (dtype f32) or 5 (bf16, rounded to nearest), whole or not at
 /// all. Throws a config error for a model that the format cannot describe.
-void write_llmc_model(const std::filesystem::path& path, Stream& stream, const ModelConfig& config,
-                      const ParameterSet& parameters, DType dtype);
+void write_llmc_model(const std::filesystem::path& path, WeightSource& source, DType dtype);
 
 /// Content of llm.c's debug state (version 2): one batch and what its model makes of it, for tests.
 struct LlmcDebugState {

@@ -104,6 +104,9 @@ class SafetensorsWriter {
 
   /// The next bytes of a tensor, from host memory. Throws past its end.
   void write(std::string_view name, const void* data, std::size_t bytes);
+  /// Bytes of a tensor from `offset` on, for data that do not come in order; each byte once, and
+  /// not beside `write`.
+  void write_at(std::string_view name, std::uint64_t offset, const void* data, std::size_t bytes);
   /// A whole tensor, copied from its device.
   void write(Stream& stream, std::string_view name, const Tensor& src);
   /// Throws an input error where a tensor is incomplete; else the file takes its name.

@@ -11,9 +11,6 @@
 
 namespace llmc {
 
-/// Name of the folder in a run that holds its copy of the tokenizer.
-inline constexpr const char* kTokenizerFolder = "tokenizer";
-
 /// Whether a folder holds what a run writes.
 bool holds_run(const std::filesystem::path& folder);
 
@@ -30,9 +27,9 @@ void describe_run(const std::filesystem::path& folder, const TrainConfig& config
 /// Hash of the tokenizer that a model was trained with; empty if unknown.
 std::string tokenizer_hash(const ModelLoader& model);
 
-/// The tokenizer of a model: the one that `name` says (see load_tokenizer), else the copy in its
-/// run; null if there is neither. Throws an input error if it is not the one the model was trained
-/// with, or has more tokens than the model.
+/// The tokenizer of a model: the one that `name` says (see load_tokenizer), else the model's own;
+/// null if there is neither. Throws an input error if it is not the one the model was trained with,
+/// or has more tokens than the model.
 std::unique_ptr<Tokenizer> load_model_tokenizer(const ModelLoader& model,
                                                 const std::string& name = {});
 
