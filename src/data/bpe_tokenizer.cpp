@@ -129,12 +129,12 @@ void BpeTokenizer::encode_piece(std::vector<std::int32_t>& ids, std::string_view
   worker.cache.add(piece, hash, symbols);
 }
 
-void BpeTokenizer::save(const std::filesystem::path& folder) const {
+void BpeTokenizer::save_as(const std::filesystem::path& folder, Files files) const {
   make_folders(folder);
   remove_saved_tokenizer(folder);
-  if (files_ == Files::kLlmc) {
+  if (files == Files::kLlmc) {
     save_llmc_tokenizer(*this, folder / "tokenizer.bin");
-  } else if (files_ == Files::kRanks) {
+  } else if (files == Files::kRanks) {
     save_tiktoken_file(folder / "tokenizer.tiktoken", model_);
   } else {
     const bool pair_says_all = model_.pattern == SplitPattern::kGpt2 && !model_.whole_pieces;

@@ -53,7 +53,10 @@ class BpeTokenizer : public Tokenizer {
   std::int32_t begin_of_text() const override { return model_.begin_of_text; }
   std::string_view token_bytes(std::int32_t id) const override;
   void encode(std::vector<std::int32_t>& ids, std::string_view text) const override;
-  void save(const std::filesystem::path& folder) const override;
+  void save(const std::filesystem::path& folder) const override { save_as(folder, files_); }
+  /// Writes other files than it was loaded from.
+  void save_as(const std::filesystem::path& folder, Files files) const;
+  bool can_encode() const { return model_.decode_only.empty(); }
 
  private:
   struct Worker;

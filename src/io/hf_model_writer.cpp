@@ -106,29 +106,31 @@ void write_weights(const fs::path& folder, WeightSource& source, const HfWriteOp
   write_text(folder / kHfIndexFile, index.dump(2) + "\n");
 }
 
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
+/// The byte tokenizer as byte-pair encoding: a vocabulary of the 256 bytes, and no merges.
+BpeTokenizer without_merges(const Tokenizer& byte) {
+  BpeModel model;
+  for (std::int32_t id = 0; id < byte.vocab_size(); ++id)
+    model.tokens.push_back(byte.token_bytes(id));
+  model.special = {byte.end_of_text()};
+  model.begin_of_text = model.end_of_text = byte.end_of_text();
+  return {std::move(model), BpeTokenizer::Files::kJson};
 }
 
 /// Writes the tokenizer so that `transformers` finds it.
 void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const ModelConfig& model) {
+  const auto* bpe = dynamic_cast<const BpeTokenizer*>(&tokenizer);
   if (tokenizer.name() == "byte") {
-    // As GPT-2's files it is a vocabulary of the 256 bytes and no merges.
-    std::vector<std::string> tokens;
-    for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-      tokens.emplace_back(tokenizer.token_bytes(id));
-    }
-    save_gpt2_files(folder, tokens, {}, tokenizer.end_of_text());
+    without_merges(tokenizer).save(folder);
+  } else if (bpe != nullptr && bpe->can_encode()) {
+    bpe->save_as(folder, BpeTokenizer::Files::kJson);
   } else {
     tokenizer.save(folder);
-  }
-  const bool has_pair = is_file(folder / "vocab.json");
-  if (!has_pair && !is_file(folder / "tokenizer.json")) {
     log(LogLevel::kWarning,
         concat("the tokenizer of ", folder.string(), " only decodes: transformers cannot load it"));
     return;
   }
+  std::error_code ignored;
+  const bool has_pair = fs::is_regular_file(folder / "vocab.json", ignored);
   const std::string end_of_text(tokenizer.token_bytes(tokenizer.end_of_text()));
   const json config{{"tokenizer_class", has_pair ? "GPT2Tokenizer" : "PreTrainedTokenizerFast"},
                     {"model_max_length", model.block_size},

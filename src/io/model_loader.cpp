@@ -27,7 +27,8 @@ bool is_folder(const fs::path& path) {
 }
 
 // Any of them tells that a Hugging Face folder has a tokenizer.
-constexpr const char* kTokenizerFiles[] = {"vocab.json", "tokenizer.json", "tokenizer.bin"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "vocab.json", "tokenizer.tiktoken",
+                                           "tokenizer.bin"};
 
 constexpr const char* kExpected =
     "expected a run folder, a checkpoint folder, a Hugging Face folder or an llm.c model file";

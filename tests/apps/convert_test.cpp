@@ -46,7 +46,9 @@ class ConvertApp : public ::testing::Test {
   static std::string succeed(const std::string& app, const Arguments& arguments) {
     const Outcome outcome = run(app, arguments);
     EXPECT_EQ(outcome.status, 0) << app << ": " << outcome.err;
-    if (app != "sample") EXPECT_EQ(outcome.err, "") << app;  // it tells its speed there
+    if (app != "sample") {  // which tells its speed there
+      EXPECT_EQ(outcome.err, "") << app;
+    }
     return outcome.out;
   }
   static void refuse(const Arguments& arguments, const std::string& part) {
@@ -87,7 +89,7 @@ TEST_F(ConvertApp, EveryFormatIsTheSameModel) {
 TEST_F(ConvertApp, HuggingFaceFoldersBringTheirTokenizer) {
   succeed("convert", {"--checkpoint", "run", "--out", "b/hf"});
   for (const char* name : {"config.json", "generation_config.json", "model.safetensors",
-                           "vocab.json", "merges.txt", "tokenizer_config.json"}) {
+                           "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"}) {
     EXPECT_TRUE(fs::exists(*folder_ / "b/hf" / name)) << name;
   }
   const auto sample = [&](const std::string& model) {
@@ -135,7 +137,7 @@ TEST_F(ConvertApp, WrongOptionsAreNamed) {
 
 TEST_F(ConvertApp, ATokenizerThatCannotBeReadIsLeftOut) {
   succeed("convert", {"--checkpoint", "run", "--out", "d/hf"});
-  write_text(*folder_ / "d/hf/vocab.json", "{");
+  write_text(*folder_ / "d/hf/tokenizer.json", "{");
   const Outcome outcome = run("convert", {"--checkpoint", "d/hf", "--out", "d/again"});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_NE(outcome.err.find("warning: the model is written without its tokenizer:"),

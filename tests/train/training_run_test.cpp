@@ -402,7 +402,7 @@ TEST_F(TrainingRunTest, InitFromAHuggingFaceFolderTakesItsTokenizer) {
   EXPECT_EQ(load_tokenizer(hf + "_run/tokenizer")->hash(), byte->hash());
 
   // Without a readable tokenizer the run goes on.
-  write_text(folder_ / "hf/vocab.json", "{");
+  write_text(folder_ / "hf/tokenizer.json", "{");
   Options again = from;
   again.push_back({"out_dir", hf + "_again"});
   train(again);
