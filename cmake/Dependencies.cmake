@@ -30,6 +30,19 @@ llmc_find_or_fetch(nlohmann_json 3.10
   https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
   d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
 
+find_package(ZLIB 1.2 QUIET)
+if(NOT ZLIB_FOUND)
+  set(ZLIB_BUILD_EXAMPLES OFF)
+  FetchContent_Declare(zlib URL https://github.com/madler/zlib/releases/download/v1.3.1/zlib-1.3.1.tar.gz
+    URL_HASH SHA256=9a93b2b7dfdac77ceba5a558a580e74667dd6fede4585b91eefb60f03b72df23)
+  FetchContent_MakeAvailable(zlib)
+  # zlib names its targets otherwise than CMake's module does, and sets no include folders.
+  target_include_directories(zlibstatic INTERFACE
+    $<BUILD_INTERFACE:${zlib_SOURCE_DIR}> $<BUILD_INTERFACE:${zlib_BINARY_DIR}>)
+  set_target_properties(zlibstatic PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  add_library(ZLIB::ZLIB ALIAS zlibstatic)
+endif()
+
 if(LLMC_BUILD_APPS)
   llmc_find_or_fetch(CLI11 2.1
     https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.1.tar.gz

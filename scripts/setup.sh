@@ -34,6 +34,7 @@ command -v ninja >/dev/null || required+=(ninja-build)
 command -v "${CXX:-g++}" >/dev/null || required+=(g++)
 command -v git >/dev/null || optional+=(git)
 has_header nlohmann/json.hpp || optional+=(nlohmann-json3-dev)
+has_header zlib.h || optional+=(zlib1g-dev)
 has_header CLI/CLI.hpp || optional+=(libcli11-dev)
 if $tests; then
   has_header gtest/gtest.h || optional+=(libgtest-dev)

@@ -14,7 +14,7 @@ static_assert(std::atomic<int>::is_always_lock_free);
 extern "C" void note_signal(int number) {
   if (noted_signal.exchange(number) != 0) _exit(128 + number);
   // Only what a signal handler may call.
-  const char message[] = "\nfinishing the step; a second signal quits at once\n";
+  const char message[] = "\nstopping; a second signal quits at once\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, message, sizeof message - 1);
 }
 

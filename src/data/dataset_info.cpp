@@ -45,6 +45,7 @@ TokenFileInfo file_info(const Json& object, const fs::path& path) {
   info.file = value_of<std::string>(object, "file", path);
   info.tokens = count_of(object, "tokens", path);
   info.bytes = count_of(object, "bytes", path);
+  if (object.contains("documents")) info.documents = count_of(object, "documents", path);
   if (object.contains("floor_bits_per_byte")) {
     info.floor_bits_per_byte = value_of<double>(object, "floor_bits_per_byte", path);
   }
@@ -78,10 +79,13 @@ void write_dataset_info(const fs::path& path, const DatasetInfo& info) {
                               {"tokenizer_hash", info.tokenizer_hash},
                               {"vocab_size", info.vocab_size},
                               {"end_of_text", info.end_of_text}};
+  json["source"] = info.source;
   json["files"] = Json::array();
   for (const TokenFileInfo& file : info.files) {
-    nlohmann::ordered_json entry{
-        {"file", file.file}, {"tokens", file.tokens}, {"bytes", file.bytes}};
+    nlohmann::ordered_json entry{{"file", file.file},
+                                 {"tokens", file.tokens},
+                                 {"bytes", file.bytes},
+                                 {"documents", file.documents}};
     if (file.floor_bits_per_byte) entry["floor_bits_per_byte"] = *file.floor_bits_per_byte;
     json["files"].push_back(std::move(entry));
   }
@@ -103,6 +107,9 @@ DatasetInfo read_dataset_info(const fs::path& path) {
   info.tokenizer_hash = value_of<std::string>(json, "tokenizer_hash", path);
   info.vocab_size = count_of(json, "vocab_size", path);
   info.end_of_text = count_of(json, "end_of_text", path);
+  if (json.contains("source")) {
+    info.source = value_of<std::vector<std::string>>(json, "source", path);
+  }
   if (!json.contains("files") || !json["files"].is_array()) {
     fail(ErrorKind::kInput, "dataset_info", path.string(), ": expected a list under 'files'");
   }
@@ -115,7 +122,15 @@ std::optional<DatasetInfo> find_dataset_info(const fs::path& token_file) {
   if (!name) return std::nullopt;
   const fs::path sidecar = token_file.parent_path() / sidecar_name(*name);
   std::error_code ignored;
-  if (!fs::is_regular_file(sidecar, ignored)) return std::nullopt;
+  if (!fs::is_regular_file(sidecar, ignored)) {
+    // The files are put in place one by one, and the sidecar last.
+    if (fs::is_directory(token_file.parent_path() / partial_folder_name(*name), ignored)) {
+      fail(ErrorKind::kInput, "dataset_info", token_file.string(),
+           ": expected a complete data set, got files of a prepare run that was interrupted; run "
+           "prepare again");
+    }
+    return std::nullopt;
+  }
   DatasetInfo info = read_dataset_info(sidecar);
   const TokenFileInfo* entry = entry_of(info, token_file);
   if (entry == nullptr) return std::nullopt;

@@ -1,15 +1,18 @@
 #include "llmc/data/prepare.h"
 
-#include <algorithm>
+#include <initializer_list>
 #include <memory>
-#include <optional>
-#include <span>
 #include <system_error>
+#include <utility>
 
+#include "core/system_limits.h"
 #include "data/dataset_name.h"
+#include "data/dataset_writer.h"
+#include "data/encode_block.h"
+#include "data/input_files.h"
+#include "data/ordered_pipeline.h"
+#include "data/text_blocks.h"
 #include "llmc/core/error.h"
-#include "llmc/core/file.h"
-#include "llmc/data/corpus.h"
 #include "llmc/data/token_file.h"
 
 namespace llmc {
@@ -17,163 +20,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kTokensBetweenReports = std::int64_t{1} << 20;
+constexpr std::int64_t kTextPerThread = std::int64_t{1} << 20;  // bytes on the way to the files
+constexpr std::size_t kLongestDelimiter = 1024;
 
-/// Cuts a stream of tokens into the files of a data set, which stand in a hidden folder until
-/// `publish`.
-class DatasetWriter {
- public:
-  DatasetWriter(const PrepareOptions& options, const Tokenizer& tokenizer)
-      : options_(options),
-        tokenizer_(tokenizer),
-        format_(token_format_for(tokenizer.vocab_size())),
-        partial_(options.out_dir / concat(".", options.name, ".partial")) {
-    make_folders(options_.out_dir);
-    remove_partial();
-    make_folders(partial_);
+/// The value of an option that names one of a few.
+template <class Value>
+Value parse_name(std::string_view option, std::string_view text,
+                 std::initializer_list<std::pair<std::string_view, Value>> names) {
+  std::string expected;
+  for (const auto& [name, value] : names) {
+    if (text == name) return value;
+    if (!expected.empty()) expected += &name == &(names.end() - 1)->first ? " or " : ", ";
+    expected += name;
   }
-  ~DatasetWriter() {
-    file_.reset();
-    remove_partial();
+  fail(ErrorKind::kConfig, "prepare", option, ": expected ", expected, ", got '", text, "'");
+}
+
+/// Bytes that all of the work amounts to; nothing if that is not known before the end.
+std::optional<double> total_bytes(const PrepareOptions& options,
+                                  const std::vector<InputFile>& inputs) {
+  if (!options.corpus.empty()) return static_cast<double>(options.bytes);
+  double total = 0;
+  for (const InputFile& input : inputs) {
+    if (input.is_standard_input()) return std::nullopt;
+    total += static_cast<double>(input.bytes);
   }
-  DatasetWriter(const DatasetWriter&) = delete;
-  DatasetWriter& operator=(const DatasetWriter&) = delete;
-
-  std::int64_t tokens() const { return tokens_; }
-  std::int64_t bytes() const { return bytes_; }
-
-  /// Appends tokens whose text has this many bits, where that is known.
-  void append(std::span<const std::int32_t> ids, std::optional<double> bits) {
-    const auto whole = static_cast<double>(ids.size());
-    while (!ids.empty()) {
-      if (!file_) open_next();
-      const std::size_t count =
-          room_ == 0 ? ids.size()
-                     : std::min(ids.size(), static_cast<std::size_t>(room_ - file_->size()));
-      const auto part = ids.first(count);
-      file_->write(part);
-      bits_ += bits.value_or(0) * static_cast<double>(count) / whole;
-      for (const std::int32_t id : part) {
-        if (id == tokenizer_.end_of_text()) continue;
-        infos_.back().bytes += static_cast<std::int64_t>(tokenizer_.token_bytes(id).size());
-      }
-      tokens_ += static_cast<std::int64_t>(count);
-      ids = ids.subspan(count);
-      if (room_ > 0 && file_->size() == room_) close(bits.has_value());
-    }
-    has_bits_ = bits.has_value();
-  }
-  void count_text(std::int64_t bytes) { bytes_ += bytes; }
-
-  /// Puts the files in place and the sidecar last.
-  DatasetInfo publish() {
-    if (file_) close(has_bits_);
-    if (tokens_ <= options_.val_tokens) {
-      fail(ErrorKind::kInput, "prepare", "expected more than the ", options_.val_tokens,
-           " tokens of val_tokens, got ", tokens_, "; nothing would be left to train on");
-    }
-    const fs::path sidecar = options_.out_dir / sidecar_name(options_.name);
-    std::error_code ignored;
-    fs::remove(sidecar, ignored);
-    remove_earlier_files();
-    for (const TokenFileInfo& info : infos_) {
-      rename_durably(partial_ / info.file, options_.out_dir / info.file);
-    }
-    if (tokenizer_.name() != make_byte_tokenizer()->name()) {
-      tokenizer_.save(options_.out_dir / tokenizer_folder_name(options_.name));
-    }
-    DatasetInfo info{tokenizer_.name(), tokenizer_.hash(), tokenizer_.vocab_size(),
-                     tokenizer_.end_of_text(), infos_};
-    write_dataset_info(sidecar, info);
-    return info;
-  }
-
- private:
-  void open_next() {
-    TokenFileInfo info;
-    if (infos_.empty() && options_.val_tokens > 0) {
-      info.file = val_file_name(options_.name);
-      room_ = options_.val_tokens;
-    } else {
-      info.file = options_.shard_tokens > 0 ? train_shard_name(options_.name, ++shards_)
-                                            : train_file_name(options_.name);
-      room_ = options_.shard_tokens;
-    }
-    file_ = std::make_unique<TokenFileWriter>(partial_ / info.file, format_);
-    infos_.push_back(std::move(info));
-    bits_ = 0;
-  }
-
-  void close(bool bits_known) {
-    TokenFileInfo& info = infos_.back();
-    info.tokens = file_->size();
-    if (bits_known && info.bytes > 0) {
-      info.floor_bits_per_byte = bits_ / static_cast<double>(info.bytes);
-    }
-    file_->commit();
-    file_.reset();
-  }
-
-  void remove_partial() {
-    std::error_code ignored;
-    fs::remove_all(partial_, ignored);
-  }
-
-  /// Files of this name would otherwise mix with the new ones under one pattern.
-  void remove_earlier_files() {
-    std::vector<fs::path> earlier;
-    for (const auto& entry : fs::directory_iterator(options_.out_dir)) {
-      if (dataset_name_of(entry.path().filename().string()) == options_.name) {
-        earlier.push_back(entry.path());
-      }
-    }
-    for (const fs::path& path : earlier) fs::remove(path);
-  }
-
-  const PrepareOptions& options_;
-  const Tokenizer& tokenizer_;
-  TokenFormat format_;
-  fs::path partial_;
-  std::unique_ptr<TokenFileWriter> file_;
-  std::int64_t room_ = 0;  // tokens of the open file; 0: no limit
-  std::int64_t shards_ = 0;
-  std::vector<TokenFileInfo> infos_;
-  double bits_ = 0;  // of the open file's text
-  bool has_bits_ = false;
-  std::int64_t tokens_ = 0;
-  std::int64_t bytes_ = 0;
-};
-
-/// Calls `each` with every document of a text.
-template <class Each>
-void split_documents(std::string_view text, DocumentSplit split, Each each) {
-  if (split == DocumentSplit::kFile || split == DocumentSplit::kNone) return each(text);
-  const std::string_view separator = split == DocumentSplit::kLine ? "\n" : "\n\n";
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t found = text.find(separator, at);
-    const std::size_t end = std::min(found, text.size());
-    if (split == DocumentSplit::kLine) {
-      std::string_view line = text.substr(at, end - at);
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      if (!line.empty()) each(line);
-    } else {
-      const std::size_t with_separator = found == text.npos ? end : end + separator.size();
-      each(text.substr(at, with_separator - at));
-    }
-    if (found == text.npos) return;
-    at = end + separator.size();
-  }
+  return total;
 }
 
 }  // namespace
 
 DocumentSplit parse_document_split(std::string_view name) {
-  if (name == "blank-line") return DocumentSplit::kBlankLine;
-  if (name == "line") return DocumentSplit::kLine;
-  if (name == "file") return DocumentSplit::kFile;
-  if (name == "none") return DocumentSplit::kNone;
-  fail(ErrorKind::kConfig, "prepare", "split: expected blank-line, line, file or none, got '", name,
-       "'");
+  return parse_name<DocumentSplit>("split", name,
+                                   {{"blank-line", DocumentSplit::kBlankLine},
+                                    {"line", DocumentSplit::kLine},
+                                    {"file", DocumentSplit::kFile},
+                                    {"delimiter", DocumentSplit::kDelimiter},
+                                    {"none", DocumentSplit::kNone}});
+}
+
+InputFormat parse_input_format(std::string_view name) {
+  return parse_name<InputFormat>("format", name,
+                                 {{"auto", InputFormat::kByName},
+                                  {"text", InputFormat::kText},
+                                  {"jsonl", InputFormat::kJsonLines}});
 }
 
 void check_prepare_options(const PrepareOptions& options) {
@@ -187,14 +77,36 @@ void check_prepare_options(const PrepareOptions& options) {
           "corpus: expected tales, the only one there is, got '", options.corpus, "'");
   require(options.corpus.empty() || options.bytes >= 1, "bytes: expected 1 or more, got ",
           options.bytes);
-  require(!options.corpus.empty() || (options.bytes == 0 && options.seed == 0),
-          "bytes, seed: expected these with a corpus only, got input files");
+  require(!options.corpus.empty() || options.bytes == 0,
+          "bytes: expected this with a corpus only, got input files");
+  require(!options.corpus.empty() || options.seed == 0 || options.val_fraction > 0,
+          "seed: expected this with a corpus or val_fraction only, got neither");
   require(options.corpus.empty() || options.split == DocumentSplit::kFile ||
               options.split == DocumentSplit::kNone,
           "split: expected file or none with a corpus, whose tales are documents already");
+  require(options.delimiter.empty() != (options.split == DocumentSplit::kDelimiter),
+          "delimiter: expected a text with split = delimiter, and none with another");
+  require(options.delimiter.size() <= kLongestDelimiter, "delimiter: expected at most ",
+          kLongestDelimiter, " bytes, got ", options.delimiter.size());
+  require(!options.field.empty(), "field: expected a name, got an empty one");
   require(options.val_tokens >= 0, "val_tokens: expected 0 or more, got ", options.val_tokens);
+  require(options.val_fraction >= 0 && options.val_fraction < 1,
+          "val_fraction: expected 0 or more and below 1, got ", options.val_fraction);
+  require(options.val_documents >= 0, "val_documents: expected 0 or more, got ",
+          options.val_documents);
+  require((options.val_tokens > 0) + (options.val_documents > 0) + (options.val_fraction > 0) +
+                  options.val_shard <=
+              1,
+          "expected one of val_tokens, val_documents, val_fraction and val_shard, got several");
   require(options.shard_tokens >= 0 && options.shard_tokens <= kMaxTokensPerFile,
           "shard_tokens: expected 0 to ", kMaxTokensPerFile, ", got ", options.shard_tokens);
+  require(!options.val_shard || options.shard_tokens > 0,
+          "val_shard: expected shard_tokens with it, got none");
+  require((options.val_fraction == 0 && options.val_documents == 0) ||
+              options.split != DocumentSplit::kNone,
+          "val_fraction, val_documents: expected a text of documents, got split = none");
+  require(options.threads >= 0 && options.threads <= kMaxThreads, "threads: expected 0 to ",
+          kMaxThreads, ", got ", options.threads);
   require(!options.name.empty() && options.name.find('/') == std::string::npos,
           "name: expected the beginning of file names, got '", options.name, "'");
 }
@@ -202,14 +114,8 @@ void check_prepare_options(const PrepareOptions& options) {
 void check_prepare_files(const PrepareOptions& options) {
   const fs::path sidecar = options.out_dir / sidecar_name(options.name);
   std::error_code ignored;
-  std::vector<fs::path> seen;
-  for (const fs::path& path : options.inputs) {
-    FileReader readable(path);
-    const fs::path whole = fs::weakly_canonical(path, ignored);
-    if (std::find(seen.begin(), seen.end(), whole) != seen.end()) {
-      fail(ErrorKind::kInput, "prepare", path.string(), ": expected each input once, got it twice");
-    }
-    seen.push_back(whole);
+  for (const InputFile& input : list_inputs(options)) {
+    const fs::path& path = input.path;
     const bool replaced = dataset_name_of(path.filename().string()) == options.name &&
                           fs::equivalent(path.parent_path() / ".", options.out_dir, ignored);
     if (replaced || fs::equivalent(path, sidecar, ignored)) {
@@ -228,39 +134,40 @@ void check_prepare_files(const PrepareOptions& options) {
   }
 }
 
-DatasetInfo prepare_dataset(
+std::optional<DatasetInfo> prepare_dataset(
     const PrepareOptions& options, const Tokenizer& tokenizer,
-    const std::function<void(std::int64_t tokens, std::int64_t bytes)>& on_progress) {
+    const std::function<bool(const PrepareProgress&)>& on_progress) {
   check_prepare_options(options);
   check_prepare_files(options);
+  const std::vector<InputFile> inputs = list_inputs(options);
+  const std::optional<double> total = total_bytes(options, inputs);
+  std::unique_ptr<BlockSource> source;
+  if (options.corpus.empty()) {
+    source = std::make_unique<FileBlocks>(inputs, options);
+  } else {
+    source = std::make_unique<TaleBlocks>(options.seed, options.bytes);
+  }
+
   DatasetWriter writer(options, tokenizer);
-  std::vector<std::int32_t> ids;
-  std::int64_t reported = 0;
-  const auto add_document = [&](std::string_view text, std::optional<double> bits) {
-    ids.clear();
-    if (options.split != DocumentSplit::kNone) ids.push_back(tokenizer.end_of_text());
-    tokenizer.encode(ids, text);
-    writer.append(ids, bits);
-    writer.count_text(static_cast<std::int64_t>(text.size()));
-    if (on_progress && writer.tokens() - reported >= kTokensBetweenReports) {
-      reported = writer.tokens();
-      on_progress(writer.tokens(), writer.bytes());
-    }
+  std::uint64_t consumed = 0;
+  const auto go_on = [&] {
+    if (!on_progress) return true;
+    PrepareProgress progress{writer.tokens(), writer.bytes(), std::nullopt};
+    if (total) progress.done = *total > 0 ? static_cast<double>(consumed) / *total : 1.0;
+    return on_progress(progress);
   };
-  if (!options.corpus.empty()) {
-    for (std::int64_t i = 0; writer.bytes() < options.bytes; ++i) {
-      const Tale tale = make_tale(options.seed, i);
-      add_document(tale.text, tale.bits);
-    }
-  }
-  for (const fs::path& path : options.inputs) {
-    const std::string text = read_text(path);
-    split_documents(text, options.split,
-                    [&](std::string_view document) { add_document(document, std::nullopt); });
-  }
-  if (writer.bytes() == 0) {
-    fail(ErrorKind::kInput, "prepare", "expected text in the input files, got none");
-  }
+  const int threads = options.threads > 0 ? options.threads : default_threads();
+  OrderedPipeline<TextBlock, EncodedBlock>(threads, threads * kTextPerThread)
+      .run([&](TextBlock& block) { return source->next(block); },
+           [](const TextBlock& block) { return static_cast<std::int64_t>(block.text.size()); },
+           [&](const TextBlock& block) { return encode_block(block, options, tokenizer); },
+           [&](const EncodedBlock& block) {
+             writer.append(block);
+             consumed = block.consumed;
+             return go_on();
+           });
+  // Who is asked to stop may stop what feeds the standard input too: its end is then no real end.
+  if (!go_on()) return std::nullopt;
   return writer.publish();
 }
 

@@ -1,7 +1,10 @@
 // The program prepare, run as a user runs it.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "apps/program.h"
@@ -64,8 +67,9 @@ TEST(PrepareAppTest, RefusesBadOptionsBeforeWork) {
   expect_bad_input({"--corpus", "tales", "--input", "in.txt"}, "got both");
   expect_bad_input({"--input", "missing.txt"}, "no file matches 'missing.txt'");
   expect_bad_input({"--input", "in.txt", "--split", "word"},
-                   "split: expected blank-line, line, file or none");
-  expect_bad_input({"--input", "in.txt", "--seed", "4"}, "with a corpus only");
+                   "split: expected blank-line, line, file, delimiter or none");
+  expect_bad_input({"--input", "in.txt", "--seed", "4"},
+                   "seed: expected this with a corpus or val_fraction only");
   expect_bad_input({"--input", "in.txt", "--tokenizer", "nothing"},
                    "'nothing', which does not exist");
   expect_bad_input({"--input", "in.txt", "--tokenizer", "in.txt"}, "in.txt");
@@ -81,6 +85,71 @@ TEST(PrepareAppTest, TooLittleTextFailsWhileRunning) {
   EXPECT_EQ(outcome.status, 1) << outcome.err;
   EXPECT_NE(outcome.err.find("expected more than the 100 tokens"), std::string::npos);
   EXPECT_TRUE(fs::is_empty(folder / "out"));
+}
+
+Outcome run_shell(const TempFolder& folder, const std::string& line) {
+  const std::string named = "PATH=" LLMC_APPS_DIR ":$PATH; ";
+  return Program("/bin/sh", {"-c", named + line}, folder.path().string()).wait();
+}
+
+TEST(PrepareAppTest, ReadsTheStandardInput) {
+  const TempFolder folder;
+  write_text(folder / "in.jsonl", "{\"text\":\"one\"}\n{\"text\":\"two\"}\n");
+  const Outcome outcome =
+      run_shell(folder, "gzip < in.jsonl | prepare --input - --format jsonl --name piped");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(TokenFile(folder / "data/piped/piped_train.bin").size(), 8);
+  EXPECT_EQ(run_shell(folder, "prepare --input - </dev/null").status, 1);
+}
+
+TEST(PrepareAppTest, AFullDiskLeavesNothing) {
+  const TempFolder folder;
+  write_text(folder / "in.txt", std::string(3'000'000, 'x'));
+  const Outcome outcome = run_shell(folder, "ulimit -f 2000; prepare --input in.txt --out-dir out");
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("cannot write"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
+  EXPECT_TRUE(fs::is_empty(folder / "out"));
+}
+
+TEST(PrepareAppTest, ASignalStopsAndCleansUp) {
+  const TempFolder folder;
+  Program program(LLMC_APPS_DIR "/prepare",
+                  {"--corpus", "tales", "--bytes", "9000000000000", "--out-dir", "out"},
+                  folder.path().string());
+  while (!fs::exists(folder / "out/.tales.partial/.tales_train.bin.tmp")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  program.send(SIGINT);
+  EXPECT_EQ(program.wait().status, 128 + SIGINT);
+  EXPECT_TRUE(fs::is_empty(folder / "out"));
+}
+
+/// The bound of prepare_dataset (16 MiB and 8 MiB a thread), and what the program itself takes.
+TEST(PrepareAppTest, MemoryIsBounded) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  constexpr std::int64_t kProgram = 8 * kMiB;
+  const TempFolder folder;
+  // Each file alone is larger than the bound: documents of any length, and one that has no place
+  // to cut it.
+  const auto write = [&](const char* name, std::string text) {
+    while (static_cast<std::int64_t>(text.size()) < kMiB) text += text;
+    FileWriter file(folder / name);
+    for (int i = 0; i < 60; ++i) file.write(text);
+    file.commit();
+  };
+  write("words.txt", "some more words\n");
+  write("solid.txt", "x");
+  const auto expect_bounded = [&](const char* input, const char* split, int threads) {
+    const Outcome outcome = run(folder, {"--input", input, "--split", split, "--threads",
+                                         std::to_string(threads), "--out-dir", "out"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_LT(outcome.peak_memory, kProgram + (16 + 8 * threads) * kMiB)
+        << input << ", " << threads << " threads: " << outcome.peak_memory / kMiB << " MiB";
+  };
+  expect_bounded("words.txt", "file", 1);
+  expect_bounded("words.txt", "line", 3);
+  expect_bounded("solid.txt", "file", 3);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "apps/program.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,7 +51,10 @@ void Program::send(int signal) {
 }
 
 bool Program::ended(bool block) {
-  if (!ended_) ended_ = waitpid(pid_, &raw_status_, block ? 0 : WNOHANG) == pid_;
+  if (ended_) return true;
+  struct rusage usage {};
+  ended_ = wait4(pid_, &raw_status_, block ? 0 : WNOHANG, &usage) == pid_;
+  if (ended_) peak_memory_ = std::int64_t{usage.ru_maxrss} * 1024;
   return ended_;
 }
 
@@ -68,7 +72,7 @@ Outcome Program::wait() {
   ended(true);
   const int status =
       WIFSIGNALED(raw_status_) ? 128 + WTERMSIG(raw_status_) : WEXITSTATUS(raw_status_);
-  return {status, read_text(out_path_), read_text(err_path_)};
+  return {status, read_text(out_path_), read_text(err_path_), peak_memory_};
 }
 
 }  // namespace llmc::testing

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ struct Outcome {
   int status = -1;  ///< exit status; 128 + n if signal n killed it
   std::string out;
   std::string err;
+  std::int64_t peak_memory = 0;  ///< bytes
 };
 
 /// A program under test, running in a folder.
@@ -38,6 +40,7 @@ class Program {
   std::string out_path_, err_path_;
   bool ended_ = false;
   int raw_status_ = 0;
+  std::int64_t peak_memory_ = 0;
 };
 
 }  // namespace llmc::testing

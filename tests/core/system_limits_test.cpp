@@ -1,4 +1,4 @@
-#include "core/cpu/system_limits.h"
+#include "core/system_limits.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "llmc/core/file.h"
 #include "support/temp_folder.h"
 
-namespace llmc::cpu {
+namespace llmc {
 namespace {
 
 namespace fs = std::filesystem;
@@ -84,4 +84,4 @@ TEST_F(SystemLimits, QuotasLimitProcessors) {
 }
 
 }  // namespace
-}  // namespace llmc::cpu
+}  // namespace llmc

@@ -53,7 +53,7 @@ class PrepareTest : public ::testing::Test {
     options.out_dir = folder / "out";
     options.name = "set";
   }
-  DatasetInfo run() { return prepare_dataset(options, *tokenizer); }
+  DatasetInfo run() { return prepare_dataset(options, *tokenizer).value(); }
   fs::path input(const std::string& name, const std::string& text) {
     write_text(folder / name, text);
     return folder / name;
@@ -72,7 +72,8 @@ class PrepareTest : public ::testing::Test {
 
 TEST_F(PrepareTest, SplitsDocuments) {
   EXPECT_EQ(split("a\n\nb\n\n\nc\n", "blank-line"), "|a\n\n|b\n\n|\nc\n");
-  EXPECT_EQ(split("a\n\n", "blank-line"), "|a\n\n|");
+  EXPECT_EQ(split("a\n\n", "blank-line"), "|a\n\n");
+  EXPECT_EQ(split("a\n\n\n\nb", "blank-line"), "|a\n\n|\n\n|b");
   EXPECT_EQ(split("a\n\nb\r\nc", "line"), "|a|b|c");
   EXPECT_EQ(split("a\n\nb\n", "file"), "|a\n\nb\n");
   EXPECT_EQ(split("a\n\nb\n", "none"), "a\n\nb\n");
@@ -80,7 +81,11 @@ TEST_F(PrepareTest, SplitsDocuments) {
   options.split = DocumentSplit::kFile;
   run();
   EXPECT_EQ(as_text(read_tokens(options.out_dir / "set_train.bin")), "|one|two");
-  expect_error(ErrorKind::kConfig, "got 'word'", [] { parse_document_split("word"); });
+  expect_error(ErrorKind::kConfig,
+               "split: expected blank-line, line, file, delimiter or none, got 'word'",
+               [] { parse_document_split("word"); });
+  expect_error(ErrorKind::kConfig, "format: expected auto, text or jsonl, got 'csv'",
+               [] { parse_input_format("csv"); });
 }
 
 TEST_F(PrepareTest, CutsValidationAndShards) {
@@ -214,8 +219,35 @@ TEST_F(PrepareTest, RefusesUnusableOptions) {
   options.inputs = {input("in.txt", "text")};
   expect_refused(ErrorKind::kConfig, "got both");
   options.corpus = "";
-  expect_refused(ErrorKind::kConfig, "with a corpus only");
+  expect_refused(ErrorKind::kConfig, "bytes: expected this with a corpus only");
   options.bytes = 0;
+  options.seed = 1;
+  expect_refused(ErrorKind::kConfig, "seed: expected this with a corpus or val_fraction only");
+  options.seed = 0;
+  options.delimiter = "--";
+  expect_refused(ErrorKind::kConfig, "delimiter: expected a text with split = delimiter");
+  options.delimiter = "";
+  options.split = DocumentSplit::kDelimiter;
+  expect_refused(ErrorKind::kConfig, "delimiter: expected a text with split = delimiter");
+  options.split = DocumentSplit::kFile;
+  options.val_shard = true;
+  expect_refused(ErrorKind::kConfig, "val_shard: expected shard_tokens");
+  options.val_tokens = 3;
+  expect_refused(ErrorKind::kConfig,
+                 "expected one of val_tokens, val_documents, val_fraction and val_shard");
+  options.val_shard = false;
+  options.val_tokens = 0;
+  options.val_fraction = 1;
+  expect_refused(ErrorKind::kConfig, "val_fraction: expected 0 or more and below 1");
+  options.val_fraction = 0.5;
+  expect_refused(ErrorKind::kInput, "got 1 documents, all");
+  options.split = DocumentSplit::kNone;
+  expect_refused(ErrorKind::kConfig, "val_fraction, val_documents: expected a text of documents");
+  options.split = DocumentSplit::kFile;
+  options.val_fraction = 0;
+  options.threads = -1;
+  expect_refused(ErrorKind::kConfig, "threads: expected 0 to");
+  options.threads = 0;
   options.val_tokens = 5;
   expect_refused(ErrorKind::kInput, "expected more than the 5 tokens of val_tokens, got 5");
   options.val_tokens = -1;
@@ -278,8 +310,9 @@ TEST_F(PrepareTest, AKilledRunLeavesNothingThatLooksComplete) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    prepare_dataset(options, *tokenizer,
-                    [](std::int64_t, std::int64_t) { ::kill(::getpid(), SIGKILL); });
+    prepare_dataset(options, *tokenizer, [](const PrepareProgress& progress) {
+      return progress.tokens < 1'000'000 || ::kill(::getpid(), SIGKILL) != 0;
+    });
     ::_exit(0);
   }
   int status = 0;

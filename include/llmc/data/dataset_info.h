@@ -16,6 +16,7 @@ struct TokenFileInfo {
   std::int64_t bytes = 0;   ///< of text, end-of-text tokens not included
   /// Least possible loss in bits per byte, where the text was drawn from a known distribution.
   std::optional<double> floor_bits_per_byte;
+  std::int64_t documents = 0;  ///< that begin in it
 };
 
 /// The sidecar of a set of token files: NAME.json beside NAME_val.bin and NAME_train*.bin
@@ -26,6 +27,7 @@ struct DatasetInfo {
   std::string tokenizer_hash;
   std::int64_t vocab_size = 0;
   std::int64_t end_of_text = 0;
+  std::vector<std::string> source;  ///< the inputs as they were named
   std::vector<TokenFileInfo> files;
 };
 
@@ -33,7 +35,8 @@ void write_dataset_info(const std::filesystem::path& path, const DatasetInfo& in
 /// An input error names what is missing or of the wrong kind.
 DatasetInfo read_dataset_info(const std::filesystem::path& path);
 
-/// The sidecar that lists a token file, or nothing if there is none beside it.
+/// The sidecar that lists a token file, or nothing if there is none beside it. Files of a data set
+/// that was not finished, and those that are not what their sidecar says, are an input error.
 std::optional<DatasetInfo> find_dataset_info(const std::filesystem::path& token_file);
 
 /// What load_tokenizer takes to load the tokenizer that a token file was made with: "byte", or the

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string_view>
@@ -13,17 +12,15 @@
 #include "core/copy_check.h"
 #include "core/cpu/device_impl.h"
 #include "core/cpu/parallel.h"
-#include "core/cpu/system_limits.h"
+#include "core/system_limits.h"
 #include "llmc/core/arena.h"
 #include "llmc/core/error.h"
-#include "llmc/core/log.h"
 
 namespace llmc {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr int kMaxThreads = 1024;
 
 /// Large buffers start on a huge page.
 std::align_val_t alignment_of(std::size_t bytes) {
@@ -38,18 +35,7 @@ int thread_count(int wanted) {
   if (wanted < 0 || wanted > kMaxThreads) {
     fail(ErrorKind::kConfig, "device", "threads: expected 0 to ", kMaxThreads, ", got ", wanted);
   }
-  if (wanted > 0) return wanted;
-  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
-    // One number, or one per level of nesting ("4,2"), of which the first is meant.
-    char* end = nullptr;
-    const long value = std::strtol(text, &end, 10);
-    if (end != text && (*end == '\0' || *end == ',') && value >= 1 && value <= kMaxThreads) {
-      return static_cast<int>(value);
-    }
-    log(LogLevel::kWarning, concat("OMP_NUM_THREADS: expected 1 to ", kMaxThreads, ", got '", text,
-                                   "'; it is ignored"));
-  }
-  return std::min(cpu::usable_processors(), kMaxThreads);
+  return wanted > 0 ? wanted : default_threads();
 #endif
 }
 
@@ -142,7 +128,7 @@ int Device::threads() const {
 }
 
 std::size_t Device::free_memory() const {
-  return cpu::available_memory();
+  return available_memory();
 }
 
 std::optional<double> Device::peak_flops(DType, bool) const {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 
-namespace llmc::cpu {
+namespace llmc {
 
 // What the operating system lets this process use: the machine's memory and processors, or less
 // where control groups (containers, batch systems) limit them. `root` stands for "/" in tests.
@@ -14,4 +14,9 @@ std::size_t available_memory(const std::filesystem::path& root = "/");
 /// Processors that the process may run on, at least 1.
 int usable_processors(const std::filesystem::path& root = "/");
 
-}  // namespace llmc::cpu
+constexpr int kMaxThreads = 1024;
+/// The threads to use where the caller names no number: OMP_NUM_THREADS if it is set, else the
+/// usable processors.
+int default_threads();
+
+}  // namespace llmc

@@ -1,9 +1,10 @@
-#include "core/cpu/system_limits.h"
+#include "core/system_limits.h"
 
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -12,8 +13,9 @@
 
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
+#include "llmc/core/log.h"
 
-namespace llmc::cpu {
+namespace llmc {
 namespace {
 
 namespace fs = std::filesystem;
@@ -124,4 +126,18 @@ int usable_processors(const fs::path& root) {
   return static_cast<int>(std::max<std::int64_t>(1, count));
 }
 
-}  // namespace llmc::cpu
+int default_threads() {
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    // One number, or one per level of nesting ("4,2"), of which the first is meant.
+    char* end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    if (end != text && (*end == '\0' || *end == ',') && value >= 1 && value <= kMaxThreads) {
+      return static_cast<int>(value);
+    }
+    log(LogLevel::kWarning, concat("OMP_NUM_THREADS: expected 1 to ", kMaxThreads, ", got '", text,
+                                   "'; it is ignored"));
+  }
+  return std::min(usable_processors(), kMaxThreads);
+}
+
+}  // namespace llmc
