@@ -9,10 +9,12 @@ namespace llmc::cli {
 namespace {
 
 std::atomic<int> noted_signal{0};
+bool someone_watches = false;
 static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void note_signal(int number) {
   if (noted_signal.exchange(number) != 0) _exit(128 + number);
+  if (!someone_watches) return;
   // Only what a signal handler may call.
   const char message[] = "\nstopping; a second signal quits at once\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, message, sizeof message - 1);
@@ -21,6 +23,7 @@ extern "C" void note_signal(int number) {
 }  // namespace
 
 const std::atomic<int>& watch_signals() {
+  someone_watches = isatty(STDERR_FILENO) != 0;
   struct sigaction action;
   std::memset(&action, 0, sizeof action);
   action.sa_handler = note_signal;

@@ -15,7 +15,9 @@
 #include "cli/console.h"
 #include "cli/options.h"
 #include "cli/signals.h"
+#include "llmc/core/error.h"
 #include "llmc/core/file.h"
+#include "llmc/data/choices_writer.h"
 #include "llmc/data/prepare.h"
 #include "llmc/data/token_file.h"
 
@@ -32,6 +34,7 @@ struct Options {
   std::string tokenizer = "byte";
   std::string split;
   std::string delimiter;
+  std::string choices;
   std::string corpus;
   std::int64_t bytes = 0;
   std::int64_t seed = 0;
@@ -60,6 +63,9 @@ bool parse(Options& options, int argc, char** argv) {
              "default), blank-line, line, delimiter, or none for no end-of-text at all.");
   parser.add("delimiter", options.delimiter,
              "The text between two documents; --split delimiter goes without saying.");
+  parser.add("choices", options.choices,
+             "Instead: multiple choice examples, JSON Lines {ctx, endings, label}, for which "
+             "NAME.bin in llm.c's format is written.");
   parser.add("corpus", options.corpus, "Write text from a built-in grammar instead: tales.");
   parser.add("bytes", options.bytes, "With --corpus: bytes of text at least. 0: 4 million.",
              {0, kLargest});
@@ -178,9 +184,30 @@ void print(const llmc::DatasetInfo& info, const std::filesystem::path& folder) {
   std::fflush(stdout);
 }
 
+/// Writes a set of multiple choice examples, to which no other option applies.
+llmc::cli::Work plan_choices(const Options& options) {
+  if (!options.inputs.empty() || !options.corpus.empty()) {
+    llmc::fail(llmc::ErrorKind::kConfig, "prepare",
+               "choices: expected neither input files nor a corpus with it");
+  }
+  const std::filesystem::path input = options.choices;
+  const std::string name = options.name.empty() ? input.stem().string() : options.name;
+  const auto folder = options.out_dir.empty() ? std::filesystem::path("data") / name
+                                              : std::filesystem::path(options.out_dir);
+  const std::shared_ptr<llmc::Tokenizer> tokenizer = llmc::load_tokenizer(options.tokenizer);
+  return [=] {
+    llmc::make_folders(folder);
+    const std::filesystem::path file = folder / (name + ".bin");
+    const std::int64_t examples = llmc::write_choices(file, input, *tokenizer);
+    std::printf("%s: %lld examples\n", file.string().c_str(), static_cast<long long>(examples));
+    return static_cast<int>(llmc::cli::kDone);
+  };
+}
+
 llmc::cli::Work plan(int argc, char** argv) {
   Options options;
   if (!parse(options, argc, argv)) return {};
+  if (!options.choices.empty()) return plan_choices(options);
   const auto prepare = to_prepare_options(options);
   const std::shared_ptr<llmc::Tokenizer> tokenizer = llmc::load_tokenizer(options.tokenizer);
   return [=] {
