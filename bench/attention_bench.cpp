@@ -12,18 +12,30 @@ constexpr std::int64_t kHeads = 12;
 constexpr std::int64_t kHeadSize = 64;
 constexpr float kScale = 0.125f;
 
+/// cuDNN's kernels beside the own ones where both may be had.
 void sizes(benchmark::internal::Benchmark* bench) {
-  bench->ArgNames({"B", "T", "bf16"})->UseRealTime();
+  bench->ArgNames({"B", "T", "bf16", "cudnn"})->UseRealTime();
   for (const std::int64_t bf16 : {0, 1}) {
-    bench->Args({4, 64, bf16});
-    bench->Args({on_gpu() ? 64 : 1, 1024, bf16});
+    for (std::int64_t cudnn = 0; cudnn <= (on_gpu() ? bf16 : 0); ++cudnn) {
+      bench->Args({4, 64, bf16, cudnn});
+      bench->Args({on_gpu() ? 64 : 1, 1024, bf16, cudnn});
+    }
   }
+}
+
+Device open(bool cudnn) {
+  DeviceOptions options;
+  if (on_gpu()) options.attention = cudnn ? "cudnn" : "own";
+  return Device::open(options);
 }
 
 /// What a benchmark of attention works on.
 struct Heads {
   explicit Heads(const benchmark::State& state)
-      : batch(state.range(0)), length(state.range(1)), dtype(dtype_of(state.range(2))) {}
+      : batch(state.range(0)),
+        length(state.range(1)),
+        dtype(dtype_of(state.range(2))),
+        stream(open(state.range(3) != 0)) {}
 
   /// Multiplications and additions of one T×T product per head, causal half.
   double product_flops() const {
@@ -33,7 +45,7 @@ struct Heads {
   std::int64_t batch;
   std::int64_t length;
   DType dtype;
-  Stream stream{Device::open()};
+  Stream stream;
   Tensors make{stream};
   const Tensor qkv = make.normal(dtype, {batch, length, 3 * kHeads, kHeadSize});
   const Tensor out = make.zeros(dtype, {batch, length, kHeads, kHeadSize});
