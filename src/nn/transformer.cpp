@@ -1,12 +1,16 @@
 #include "llmc/nn/transformer.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/replay.h"
 #include "core/trace.h"
 #include "llmc/core/error.h"
 #include "llmc/nn/block.h"
@@ -19,6 +23,8 @@ namespace llmc {
 namespace {
 
 constexpr float kEmbeddingStddev = 0.02f;
+/// Callers whose steps are all different must not gather recordings without end.
+constexpr std::size_t kMostReplays = 16;
 
 ModelConfig checked(const ModelConfig& config) {
   config.validate();
@@ -55,6 +61,16 @@ struct Sizes {
   std::int64_t batch = 0;   // B
   std::int64_t tokens = 0;  // T
   std::int64_t rows() const { return batch * tokens; }
+  auto operator<=>(const Sizes&) const = default;
+};
+
+/// What tells one forward or backward pass from another, all else being the same for good.
+struct PassKey {
+  bool backward = false;
+  Sizes sizes;
+  bool accumulate = false;
+  double nominal_tokens = 0;
+  auto operator<=>(const PassKey&) const = default;
 };
 
 constexpr std::int64_t kAllRows = -1;
@@ -102,8 +118,12 @@ struct Transformer::Impl {
   }
 
   void run_layers(const Sizes& s, const Decoding& decoding = {});
+  void forward_pass(const Sizes& s, double nominal);
+  void backward_pass(const Sizes& s);
   void logits_to_host(std::span<float> out, const Tensor& hidden);
   void copy_logits(float* out, const Tensor& logits);
+  template <class Pass>
+  void replay(const PassKey& key, const Pass& pass);
 
   ModelConfig config;
   TransformerOptions options;
@@ -130,6 +150,7 @@ struct Transformer::Impl {
   double nominal_tokens = 0;
   std::function<void(std::size_t)> bucket_needed;
   std::function<void(std::size_t)> bucket_ready;
+  std::map<PassKey, Replay> replays;  // behind what their work uses
 };
 
 Transformer::Impl::Impl(const Device& opened, const ModelConfig& model,
@@ -260,6 +281,43 @@ void Transformer::Impl::run_layers(const Sizes& s, const Decoding& decoding) {
   }
 }
 
+/// From tokens to the losses and the gradients of hidden and of the head.
+void Transformer::Impl::forward_pass(const Sizes& s, double nominal) {
+  run_layers(s);
+  const TraceRange trace("head forward and backward");
+  const Shape rows{s.rows()};
+  const Tensor hidden_rows = rows_of(hidden, s);
+  head->forward_backward(context(micro_step > 0), activations.get(losses, rows), hidden_rows,
+                         hidden_rows, activations.get(targets, rows),
+                         static_cast<float>(1.0 / nominal), block(step_block));
+}
+
+void Transformer::Impl::backward_pass(const Sizes& s) {
+  const TraceRange trace("layers backward");
+  const bool final = micro_step + 1 >= micro_steps;
+  const LayerContext ctx = context(micro_step > 0);
+  const Tensor dx = channels(dresidual, s);
+  needed(blocks.size() + 1);
+  final_norm->backward(ctx, dx, channels(hidden, s), channels(final_x, s), false);
+  ready(blocks.size() + 1, final);
+  for (std::size_t i = blocks.size(); i > 0; --i) {
+    const TraceRange block_trace("block backward");
+    needed(i);
+    blocks[i - 1].backward(ctx, dx);
+    ready(i, final);
+  }
+  embedding->backward(ctx, dx, get(tokens, s));
+  ready(0, final);
+}
+
+/// Runs a pass, or what was recorded of one like it. Hooks must be called each time.
+template <class Pass>
+void Transformer::Impl::replay(const PassKey& key, const Pass& pass) {
+  const bool known = replays.contains(key);
+  if (bucket_needed || bucket_ready || (!known && replays.size() == kMostReplays)) return pass();
+  replays[key].run(stream, std::ref(pass));
+}
+
 /// The first V logits of every row. out: (R, V); in: (R, C).
 void Transformer::Impl::logits_to_host(std::span<float> out, const Tensor& in) {
   const LayerContext ctx = context();
@@ -323,6 +381,7 @@ std::string Transformer::report() const {
 
 void Transformer::allocate() {
   Impl& m = *impl_;
+  m.replays.clear();
   m.arena.allocate(m.device);
   m.parameters.bind(m.arena);
   m.activations.bind(m.arena);
@@ -370,14 +429,8 @@ void Transformer::forward(std::span<const std::int32_t> tokens,
   }
   copy_from_host(m.stream, m.get(m.tokens, s), tokens.data());
   copy_from_host(m.stream, m.get(m.targets, s), targets.data());
-  m.run_layers(s);
-  const TraceRange trace("head forward and backward");
   const double nominal = m.micro_steps > 0 ? m.nominal_tokens : static_cast<double>(s.rows());
-  const Shape rows{s.rows()};
-  const Tensor hidden = m.rows_of(m.hidden, s);
-  m.head->forward_backward(m.context(m.micro_step > 0), m.activations.get(m.losses, rows), hidden,
-                           hidden, m.activations.get(m.targets, rows),
-                           static_cast<float>(1.0 / nominal), step_block());
+  m.replay({false, s, m.micro_step > 0, nominal}, [&] { m.forward_pass(s, nominal); });
   m.last = s;
   m.awaits_backward = true;
 }
@@ -387,22 +440,7 @@ void Transformer::backward() {
   if (!m.awaits_backward) {
     fail(ErrorKind::kInput, "model", "backward: expected a call of forward just before, got none");
   }
-  const TraceRange trace("layers backward");
-  const Sizes s = m.last;
-  const bool final = m.micro_step + 1 >= m.micro_steps;
-  const LayerContext ctx = m.context(m.micro_step > 0);
-  const Tensor dresidual = m.channels(m.dresidual, s);
-  m.needed(m.blocks.size() + 1);
-  m.final_norm->backward(ctx, dresidual, m.channels(m.hidden, s), m.channels(m.final_x, s), false);
-  m.ready(m.blocks.size() + 1, final);
-  for (std::size_t i = m.blocks.size(); i > 0; --i) {
-    const TraceRange block_trace("block backward");
-    m.needed(i);
-    m.blocks[i - 1].backward(ctx, dresidual);
-    m.ready(i, final);
-  }
-  m.embedding->backward(ctx, dresidual, m.get(m.tokens, s));
-  m.ready(0, final);
+  m.replay({true, m.last, m.micro_step > 0}, [&] { m.backward_pass(m.last); });
   m.awaits_backward = false;
   if (m.micro_steps > 0) ++m.micro_step;
 }

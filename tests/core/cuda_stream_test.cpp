@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "core/cuda/counters.h"
+#include "core/replay.h"
 #include "llmc/core/device.h"
+#include "llmc/core/error.h"
 #include "llmc/ops/activation.h"
 #include "support/temp_folder.h"
 
@@ -108,6 +110,75 @@ TEST(CudaBuffer, SaysHowMuchIsFreeWhenItFails) {
   expect_error(ErrorKind::kMemory, "is free",
                [&] { Buffer too_large(device, std::size_t{1} << 50); });
   EXPECT_NO_THROW(Buffer(device, 1 << 20));
+}
+
+struct Doubling {
+  Doubling() : device(Device::open()), stream(device), buffer(device, 12) {
+    const std::vector<float> values = {1.0f, -2.0f, 3.0f};
+    copy_from_host(stream, x(), values.data());
+  }
+  Tensor x() const { return {buffer.data(), DType::kF32, {3}}; }
+  void twice(Replay& replay) {
+    replay.run(stream, [this] {
+      add(stream, x(), x(), x());
+      ++calls;
+    });
+  }
+  float first() {
+    std::vector<float> back(3);
+    copy_to_host(stream, back.data(), x());
+    return back[0];
+  }
+
+  Device device;
+  Stream stream;
+  Buffer buffer;
+  int calls = 0;
+};
+
+TEST(CudaReplay, RecordsTheSecondTimeAndReplaysFromThen) {
+  Doubling d;
+  Replay replay;
+  for (int i = 0; i < 5; ++i) d.twice(replay);
+  EXPECT_EQ(d.calls, 2);
+  EXPECT_EQ(d.first(), 32.0f);
+  d.stream.allow_tf32(true);  // other kernels may be chosen now
+  for (int i = 0; i < 3; ++i) d.twice(replay);
+  EXPECT_EQ(d.calls, 4);
+  EXPECT_EQ(d.first(), 256.0f);
+}
+
+TEST(CudaReplay, LeavesTheStreamUsableWhereTheWorkFails) {
+  Doubling d;
+  Replay replay;
+  bool fails = false;
+  const auto work = [&] {
+    add(d.stream, d.x(), d.x(), d.x());
+    if (fails) fail(ErrorKind::kInput, "test", "expected no failure");
+  };
+  replay.run(d.stream, work);
+  fails = true;
+  expect_error(ErrorKind::kInput, "expected no failure", [&] { replay.run(d.stream, work); });
+  EXPECT_EQ(d.first(), 2.0f) << "what failed was only recorded";
+  fails = false;
+  replay.run(d.stream, work);
+  EXPECT_EQ(d.first(), 4.0f);
+}
+
+// The caller's recording takes the work in.
+TEST(CudaReplay, IsPartOfACallersRecording) {
+  Doubling d;
+  Replay replay;
+  const auto mine = static_cast<cudaStream_t>(d.stream.native());
+  ASSERT_EQ(cudaStreamBeginCapture(mine, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  for (int i = 0; i < 3; ++i) d.twice(replay);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(mine, &graph), cudaSuccess);
+  std::size_t nodes = 0;
+  ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
+  cudaGraphDestroy(graph);
+  EXPECT_EQ(nodes, 3u);
+  EXPECT_EQ(d.first(), 1.0f);
 }
 
 }  // namespace

@@ -181,6 +181,7 @@ void* Stream::native() const {
 
 void Stream::allow_tf32(bool allow) {
   impl_->tf32 = allow;
+  ++impl_->settings;
 }
 
 std::size_t Stream::workspace_bytes() const {

@@ -70,6 +70,7 @@ struct Stream::Impl {
   cudaStream_t stream;
   bool owned;
   bool tf32 = false;  ///< whether fp32 products may round their inputs to TF32
+  int settings = 0;   ///< counts changes of what kernels are chosen by
   Buffer matmul_workspace;
   std::unique_ptr<cuda::HostRing> ring;  ///< pinned memory on its way to the device
   std::unique_ptr<cuda::StreamState> matmul_state;

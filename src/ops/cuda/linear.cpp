@@ -128,6 +128,7 @@ std::string matmul_choices(Stream& stream) {
 void set_matmul_choices(Stream& stream, std::string_view text) {
   const cuda::CurrentDevice current(stream.impl().ordinal());
   cuda::matmul_plans(stream.impl()).set_choices(text);
+  ++stream.impl().settings;
 }
 
 }  // namespace llmc
