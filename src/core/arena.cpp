@@ -17,6 +17,10 @@ constexpr std::size_t kSegmentAlignment = 64;
 constexpr std::string_view kKindNames[] = {"parameters", "gradients", "optimizer", "activations",
                                            "scratch"};
 
+std::size_t padded(std::size_t bytes) {
+  return (bytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
+}
+
 std::string_view name_of(MemoryKind kind) {
   return kKindNames[static_cast<std::size_t>(kind)];
 }
@@ -38,14 +42,25 @@ std::string format_bytes(std::size_t bytes) {
 }
 
 Arena::Id Arena::declare(MemoryKind kind, std::string name, DType dtype, Shape shape) {
+  std::size_t& end = ends_[static_cast<std::size_t>(kind)];
+  const Id id = add({kind, std::move(name), dtype, shape, end, 0, false});
+  end += padded(segments_[id].bytes);
+  return id;
+}
+
+Arena::Id Arena::overlay(MemoryKind kind, std::string name, DType dtype, Shape shape) {
+  return add({kind, std::move(name), dtype, shape, 0, 0, true});
+}
+
+Arena::Id Arena::add(Segment segment) {
   if (allocated_) {
-    fail(ErrorKind::kMemory, "arena", "expected segments before allocation, got ", name,
+    fail(ErrorKind::kMemory, "arena", "expected segments before allocation, got ", segment.name,
          " after it");
   }
-  auto& size = sizes_[static_cast<std::size_t>(kind)];
-  const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
-  segments_.push_back({kind, std::move(name), dtype, shape, size, bytes});
-  size += (bytes + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
+  segment.bytes = static_cast<std::size_t>(segment.shape.numel()) * size_of(segment.dtype);
+  std::size_t& size = sizes_[static_cast<std::size_t>(segment.kind)];
+  size = std::max(size, segment.offset + padded(segment.bytes));
+  segments_.push_back(std::move(segment));
   return segments_.size() - 1;
 }
 
@@ -101,7 +116,8 @@ std::string Arena::report() const {
     std::vector<std::pair<std::string, std::size_t>> groups;
     for (const Segment& s : segments_) {
       if (static_cast<std::size_t>(s.kind) != kind) continue;
-      const std::string group = s.name.substr(0, s.name.find('.'));
+      std::string group = s.name.substr(0, s.name.find('.'));
+      if (s.overlay) group += " (over the others)";
       auto known = std::find_if(groups.begin(), groups.end(),
                                 [&](const auto& g) { return g.first == group; });
       if (known == groups.end()) known = groups.insert(known, {group, 0});

@@ -1,6 +1,7 @@
 #include "llmc/nn/activations.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "llmc/core/error.h"
@@ -25,18 +26,31 @@ std::string_view name_of(Recompute recompute) {
 }
 
 ActivationSet::Id ActivationSet::keep(std::string name, DType dtype, Shape shape) {
+  return add(std::move(name), dtype, shape, Place::kKept);
+}
+
+ActivationSet::Id ActivationSet::share(std::string_view name, DType dtype, Shape shape) {
+  return add_or_join(name, dtype, shape, Place::kShared);
+}
+
+ActivationSet::Id ActivationSet::overlay(std::string_view name, DType dtype, Shape shape) {
+  return add_or_join(name, dtype, shape, Place::kOverlay);
+}
+
+ActivationSet::Id ActivationSet::add(std::string name, DType dtype, Shape shape, Place place) {
   if (planned_) {
     fail(ErrorKind::kMemory, "activations", "expected activations before the plan, got ", name,
          " after it");
   }
-  entries_.push_back({std::move(name), dtype, shape, true, 0, {}});
+  entries_.push_back({std::move(name), dtype, shape, place, 0, {}});
   return entries_.size() - 1;
 }
 
-ActivationSet::Id ActivationSet::share(std::string_view name, DType dtype, Shape shape) {
+ActivationSet::Id ActivationSet::add_or_join(std::string_view name, DType dtype, Shape shape,
+                                             Place place) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    if (entry.kept || entry.name != name) continue;
+    if (entry.place != place || entry.name != name) continue;
     if (entry.dtype != dtype) {
       fail(ErrorKind::kConfig, "activations", name, ": expected ", llmc::name_of(entry.dtype),
            " as its other users, got ", llmc::name_of(dtype));
@@ -44,9 +58,7 @@ ActivationSet::Id ActivationSet::share(std::string_view name, DType dtype, Shape
     if (shape.numel() > entry.shape.numel()) entry.shape = shape;
     return i;
   }
-  const Id id = keep(std::string(name), dtype, shape);
-  entries_[id].kept = false;
-  return id;
+  return add(std::string(name), dtype, shape, place);
 }
 
 ActivationSet::Id ActivationSet::keep_or_share(bool keep_it, std::string_view name,
@@ -58,8 +70,18 @@ void ActivationSet::plan(Arena& arena) {
   if (planned_) fail(ErrorKind::kMemory, "activations", "expected one plan, got a second");
   planned_ = true;
   for (Entry& entry : entries_) {
-    const MemoryKind kind = entry.kept ? MemoryKind::kActivations : MemoryKind::kScratch;
-    entry.segment = arena.declare(kind, entry.name, entry.dtype, entry.shape);
+    const auto [name, dtype, shape] = std::tie(entry.name, entry.dtype, entry.shape);
+    switch (entry.place) {
+      case Place::kKept:
+        entry.segment = arena.declare(MemoryKind::kActivations, name, dtype, shape);
+        break;
+      case Place::kShared:
+        entry.segment = arena.declare(MemoryKind::kScratch, name, dtype, shape);
+        break;
+      case Place::kOverlay:
+        entry.segment = arena.overlay(MemoryKind::kScratch, name, dtype, shape);
+        break;
+    }
   }
 }
 

@@ -39,7 +39,7 @@ LmHead::LmHead(LayerPlan& plan, ParameterSet::Id weight, std::int64_t vocab_size
       padded_vocab_size_ * static_cast<std::int64_t>(size_of(plan.dtype()));
   const std::int64_t most = std::clamp<std::int64_t>(chunk_bytes / row_bytes, 1, plan.rows());
   chunk_rows_ = even_chunk(plan.rows(), most);
-  logits_ = plan.activations.share("logits", plan.dtype(), {chunk_rows_, padded_vocab_size_});
+  logits_ = plan.activations.overlay("logits", plan.dtype(), {chunk_rows_, padded_vocab_size_});
 }
 
 Tensor LmHead::chunk_logits(const LayerContext& context, std::int64_t rows) const {

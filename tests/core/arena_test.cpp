@@ -86,6 +86,26 @@ TEST(Arena, ReportGroupsByTheNameBeforeTheDot) {
             "total                                 1.50 MiB\n");
 }
 
+TEST(Arena, OverlaysLieOverTheOthersOfTheirKind) {
+  Arena arena;
+  const auto small = arena.overlay(MemoryKind::kScratch, "small", DType::kU8, {100});
+  const auto a = arena.declare(MemoryKind::kScratch, "a", DType::kU8, {64});
+  EXPECT_EQ(arena.segments()[small].offset, 0u);
+  EXPECT_EQ(arena.segments()[a].offset, 0u);
+  EXPECT_EQ(arena.bytes(MemoryKind::kScratch), 128u);
+  arena.declare(MemoryKind::kScratch, "b", DType::kU8, {100});
+  EXPECT_EQ(arena.bytes(MemoryKind::kScratch), 192u);
+  arena.overlay(MemoryKind::kScratch, "large", DType::kU8, {1000});
+  EXPECT_EQ(arena.bytes(MemoryKind::kScratch), 1024u);
+  EXPECT_EQ(arena.report(),
+            "scratch                               1.00 KiB\n"
+            "  small (over the others)                100 B\n"
+            "  a                                       64 B\n"
+            "  b                                      100 B\n"
+            "  large (over the others)               1000 B\n"
+            "total                                 1.00 KiB\n");
+}
+
 TEST(Arena, FormatsBytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");

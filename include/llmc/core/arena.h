@@ -29,10 +29,14 @@ class Arena {
     Shape shape;
     std::size_t offset;  ///< bytes from the start of its kind's piece
     std::size_t bytes;   ///< without padding
+    bool overlay;        ///< lies over the others of its kind
   };
 
   /// Adds a segment. Segments start at multiples of 64 bytes. Throws after `allocate`.
   Id declare(MemoryKind kind, std::string name, DType dtype, Shape shape);
+  /// Adds a segment that lies over the others of its kind, from their start on: for data that are
+  /// not needed while those are.
+  Id overlay(MemoryKind kind, std::string name, DType dtype, Shape shape);
   /// Allocates every kind. Throws a memory error that names the shortfall and what would help.
   void allocate(const Device& device);
   bool allocated() const { return allocated_; }
@@ -49,8 +53,11 @@ class Arena {
 
  private:
   static constexpr std::size_t kKinds = 5;
+  Id add(Segment segment);
+
   std::vector<Segment> segments_;
-  std::array<std::size_t, kKinds> sizes_{};
+  std::array<std::size_t, kKinds> ends_{};   ///< of the segments that follow one another
+  std::array<std::size_t, kKinds> sizes_{};  ///< with overlays
   std::array<Buffer, kKinds> pieces_;
   bool allocated_ = false;
 };

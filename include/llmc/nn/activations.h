@@ -36,6 +36,10 @@ class ActivationSet {
   /// Memory shared by all who ask for the same name, of the largest size asked for. What it holds
   /// lasts until the next of them writes. Throws a config error if the dtypes differ.
   Id share(std::string_view name, DType dtype, Shape shape);
+  /// Like `share`, but over the memory of all that is shared: what it holds lasts until anyone
+  /// writes to shared memory, whose own contents it destroys. Passing logits are larger than the
+  /// rest of a model's scratch, and exist only between its layers' passes.
+  Id overlay(std::string_view name, DType dtype, Shape shape);
   /// `keep` under "name.owner" or `share` under "name".
   Id keep_or_share(bool keep, std::string_view name, std::string_view owner, DType dtype,
                    Shape shape);
@@ -52,14 +56,18 @@ class ActivationSet {
   Tensor get(Id id) const;
 
  private:
+  enum class Place { kKept, kShared, kOverlay };
   struct Entry {
     std::string name;
     DType dtype;
     Shape shape;
-    bool kept;
+    Place place;
     Arena::Id segment;
     Tensor tensor;
   };
+  Id add(std::string name, DType dtype, Shape shape, Place place);
+  Id add_or_join(std::string_view name, DType dtype, Shape shape, Place place);
+
   std::vector<Entry> entries_;
   bool planned_ = false;
 };
