@@ -4,13 +4,19 @@
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace llmc {
 namespace {
 
 constexpr std::size_t kWords = 624;
 constexpr std::size_t kMiddle = 397;
+
+constexpr std::size_t kBlock = 16;
+/// A thread that transforms fewer blocks than these takes longer to start than to work.
+constexpr std::size_t kBlocksPerThread = 4096;
 
 /// Box-Muller on a block of 16 uniforms, in place: the first half are radii, the second angles.
 void normal_block(float* x, float mean, float stddev) {
@@ -22,6 +28,22 @@ void normal_block(float* x, float mean, float stddev) {
     x[j] = radius * std::cos(theta) * stddev + mean;
     x[j + 8] = radius * std::sin(theta) * stddev + mean;
   }
+}
+
+void normal_blocks(std::span<float> x, float mean, float stddev, int threads) {
+  const auto transform = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t block = begin; block < end; ++block) {
+      normal_block(&x[block * kBlock], mean, stddev);
+    }
+  };
+  const std::size_t blocks = x.size() / kBlock;
+  const std::size_t parts = std::clamp<std::size_t>(blocks / kBlocksPerThread, 1,
+                                                    static_cast<std::size_t>(std::max(threads, 1)));
+  std::vector<std::jthread> others;
+  for (std::size_t part = 1; part < parts; ++part) {
+    others.emplace_back(transform, blocks * part / parts, blocks * (part + 1) / parts);
+  }
+  transform(0, blocks / parts);
 }
 
 }  // namespace
@@ -65,12 +87,11 @@ float Mt19937::next_uniform() {
   return static_cast<float>(next_u32() & 0xffffffu) * (1.0f / 16777216.0f);
 }
 
-void Mt19937::fill_normal(std::span<float> out, float mean, float stddev) {
-  constexpr std::size_t kBlock = 16;
+void Mt19937::fill_normal(std::span<float> out, float mean, float stddev, int threads) {
   const std::size_t n = out.size();
   if (n >= kBlock) {
     for (float& x : out) x = next_uniform();
-    for (std::size_t i = 0; i + kBlock <= n; i += kBlock) normal_block(&out[i], mean, stddev);
+    normal_blocks(out, mean, stddev, threads);
     if (n % kBlock != 0) {
       float* last = &out[n - kBlock];
       for (std::size_t i = 0; i < kBlock; ++i) last[i] = next_uniform();

@@ -1,6 +1,7 @@
 #include "llmc/nn/parameters.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "llmc/core/error.h"
@@ -123,6 +124,12 @@ void fill(Stream& stream, const Tensor& tensor, float value) {
   }
 }
 
+/// Host threads to draw with: those that compute, or all where a GPU does.
+int drawing_threads(const Device& device) {
+  return backend_name() == "cpu" ? device.threads()
+                                 : static_cast<int>(std::thread::hardware_concurrency());
+}
+
 /// Draws the first `count` elements. Chunks give the stream of one draw of everything as long as
 /// all but the last are multiples of 16 and the last is no shorter than 16.
 void draw(Stream& stream, const Tensor& tensor, std::int64_t count, float stddev, Mt19937& rng) {
@@ -132,7 +139,7 @@ void draw(Stream& stream, const Tensor& tensor, std::int64_t count, float stddev
     const std::int64_t left = count - begin;
     const std::int64_t size = left < 2 * kDrawChunk ? left : kDrawChunk;
     const std::span<float> chunk(f32.data(), static_cast<std::size_t>(size));
-    rng.fill_normal(chunk, 0.0f, stddev);
+    rng.fill_normal(chunk, 0.0f, stddev, drawing_threads(stream.device()));
     const Tensor part = tensor.flat(begin, size);
     if (low.empty()) {
       copy_from_host(stream, part, chunk.data());

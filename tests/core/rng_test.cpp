@@ -98,5 +98,14 @@ TEST(Philox, KnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+TEST(Mt19937, DrawsTheSameNormalsWithAnyNumberOfThreads) {
+  std::vector<float> alone(300007), shared(alone.size());
+  Mt19937 first(5), second(5);
+  first.fill_normal(alone, 0.5f, 2.0f);
+  second.fill_normal(shared, 0.5f, 2.0f, 3);
+  EXPECT_EQ(alone, shared);
+  EXPECT_EQ(first.next_u32(), second.next_u32());
+}
+
 }  // namespace
 }  // namespace llmc

@@ -20,8 +20,8 @@ class Mt19937 {
   float next_uniform();
   /// Fills with normal draws as torch.Tensor.normal_ does on a CPU: from 16 values on, in blocks of
   /// 16 by Box-Muller with the last block redrawn for a remainder; below, in pairs of doubles, of
-  /// which the second one waits for the next such call.
-  void fill_normal(std::span<float> out, float mean, float stddev);
+  /// which the second one waits for the next such call. The numbers do not depend on `threads`.
+  void fill_normal(std::span<float> out, float mean, float stddev, int threads = 1);
 
   /// The whole state, for checkpoints: 624 words, the index of the next one, whether a normal draw
   /// waits (1 or 0), and the low and high half of its bits.
