@@ -64,7 +64,7 @@ int main() {
   config.schedule = "constant";
   config.warmup_steps = 20;
   config.val_every = 20;
-  config.val_batches = 4;
+  config.val_tokens = 4 * kMicroBatch * T;
   config.sample_every = 0;
   config.checkpoint_every = 0;
 

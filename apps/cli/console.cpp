@@ -134,6 +134,14 @@ void Console::show(const ValEvent& event) {
   line(event.best ? text + " | best so far" : text);
 }
 
+void Console::show(const ChoicesEvent& event) {
+  const ChoiceAccuracy& a = event.accuracy;
+  line(concat(step_column(event.step), print(" | choices acc %.4f", a.acc),
+              a.acc_norm ? print(" | acc_norm %.4f", *a.acc_norm) : "",
+              print(" | acc_token %.4f | ", a.acc_token), with_commas(a.examples), " examples",
+              print(" | %.0f ms", event.ms)));
+}
+
 void Console::show(const SampleEvent& event) {
   line(concat("--- sample after step ", event.step, " ---"));
   // A model may draw any byte; a terminal must not take them for commands.

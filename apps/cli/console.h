@@ -25,6 +25,7 @@ class Console : public EventSink {
   void show(const StepEvent& event);
   void show(const SkipEvent& event);
   void show(const ValEvent& event);
+  void show(const ChoicesEvent& event);
   void show(const SampleEvent& event);
   void show(const CheckpointEvent& event);
   void show(const StopEvent& event);

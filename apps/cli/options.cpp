@@ -136,9 +136,12 @@ void OptionParser::add_list(std::string name, std::vector<std::string>& values, 
       ->expected(1, 1 << 20);
 }
 
-void OptionParser::add_config_options(std::vector<ConfigSetting>& settings) {
+void OptionParser::add_config_options(std::vector<ConfigSetting>& settings,
+                                      std::initializer_list<std::string_view> keys) {
   const TrainConfig defaults;
   for (const ConfigOption& option : config_options()) {
+    const bool wanted = std::find(keys.begin(), keys.end(), option.key) != keys.end();
+    if (keys.size() > 0 && !wanted) continue;
     std::string name(option.key);
     std::replace(name.begin(), name.end(), '_', '-');
     const bool is_bool = std::holds_alternative<bool TrainConfig::*>(option.member);

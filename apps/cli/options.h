@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,8 +31,9 @@ class OptionParser {
   void add_flag(std::string name, bool& value, std::string help);
   /// One or more values.
   void add_list(std::string name, std::vector<std::string>& values, std::string help);
-  /// Every option of the table; what is given is appended to `settings`, in the table's order.
-  void add_config_options(std::vector<ConfigSetting>& settings);
+  /// Every option of the table, or those with these keys; what is given is appended to `settings`.
+  void add_config_options(std::vector<ConfigSetting>& settings,
+                          std::initializer_list<std::string_view> keys = {});
   /// An option that must be given.
   void require(std::string_view name);
 

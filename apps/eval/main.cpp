@@ -1,6 +1,7 @@
-// Measures the loss of a trained model on token files.
+// Measures a trained model: its loss on token files or text, its accuracy at multiple choice.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -12,7 +13,10 @@
 #include <vector>
 
 #include "cli/app.h"
+#include "cli/model.h"
 #include "cli/options.h"
+#include "eval/report.h"
+#include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/data/dataset_info.h"
 #include "llmc/data/token_file.h"
@@ -24,13 +28,13 @@ namespace {
 using Files = std::vector<std::filesystem::path>;
 
 struct Options {
-  std::string checkpoint;
-  std::string data;
-  std::string tokenizer;
+  llmc::cli::ModelSource model;
+  std::string data, text, choices, predictions;
   std::int64_t micro_batch = 4;
   std::int64_t seq_len = 0;
-  std::int64_t threads = 0;
   bool json = false;
+  Files data_files, text_files;
+  std::vector<llmc::ChoiceExample> examples;
 };
 
 // What the average token stands for, by decoding all of them.
@@ -52,82 +56,120 @@ double decoded_bytes_per_token(const Files& files, const llmc::Tokenizer& tokeni
   return bytes / tokens;
 }
 
-// JSON has no other numbers.
-std::optional<double> finite(std::optional<double> value) {
-  return value && std::isfinite(*value) ? value : std::nullopt;
+llmc::cli::TextReport measure_data(const Options& options, llmc::Transformer& model) {
+  llmc::cli::TextReport report;
+  report.evaluation = llmc::Evaluator(model).run(options.data_files, options.seq_len);
+  report.entropy_bits_per_byte = llmc::floor_bits_per_byte(options.data_files);
+  std::optional<double> bytes = llmc::bytes_per_token(options.data_files);
+  const auto& tokenizer = options.model.tokenizer();
+  if (!bytes && tokenizer) bytes = decoded_bytes_per_token(options.data_files, *tokenizer);
+  if (bytes && *bytes > 0) report.bits_per_byte = report.evaluation.bits_per_byte(*bytes);
+  return report;
 }
 
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
+// Each file is a document, which begins after end-of-text.
+llmc::cli::TextReport measure_text(const Options& options, llmc::Transformer& model) {
+  const llmc::Tokenizer& tokenizer = *options.model.tokenizer();
+  llmc::cli::TextReport report;
+  double bytes = 0;
+  for (const auto& path : options.text_files) {
+    const std::string text = llmc::read_text(path);
+    std::vector<std::int32_t> tokens = {tokenizer.end_of_text()};
+    tokenizer.encode(tokens, text);
+    const auto part = llmc::Evaluator(model).run(tokens, options.seq_len);
+    report.evaluation.loss_sum += part.loss_sum;
+    report.evaluation.counted_tokens += part.counted_tokens;
+    bytes += static_cast<double>(text.size());
+  }
+  const auto tokens = static_cast<double>(report.evaluation.counted_tokens);
+  report.bits_per_byte = report.evaluation.bits_per_byte(bytes / tokens);
+  return report;
 }
 
-void print(const llmc::Evaluation& evaluation, std::optional<double> bytes_per_token,
-           std::optional<double> floor, bool json) {
-  const auto row = [&](const char* key, const char* label, const std::string& value, bool last) {
-    std::cout << (json ? "\"" : "") << (json ? key : label) << (json ? "\":" : "") << value
-              << (json ? (last ? "" : ",") : "\n");
-  };
-  const auto optional_number = [&](const std::optional<double>& value, const char* unknown) {
-    return value ? number(json ? "%.9g" : "%.4f", *value) : std::string(unknown);
-  };
-  const auto measured = [&](double value, const char* format) {
-    return json ? optional_number(finite(value), "null") : number(format, value);
-  };
-  std::optional<double> bits;
-  if (bytes_per_token && *bytes_per_token > 0) bits = evaluation.bits_per_byte(*bytes_per_token);
-  const char* unknown = json ? "null" : "n/a";
-  if (json) std::cout << '{';
-  row("tokens", "tokens         ", std::to_string(evaluation.counted_tokens), false);
-  row("loss", "loss           ", measured(evaluation.mean_loss(), "%.6f"), false);
-  row("perplexity", "perplexity     ", measured(evaluation.perplexity(), "%.4f"), false);
-  row("bits_per_byte", "bits per byte  ", optional_number(finite(bits), unknown), false);
-  row("entropy_bits_per_byte", "data's entropy ", optional_number(floor, unknown), true);
-  if (json) std::cout << "}\n";
+llmc::cli::ChoiceReport ask(const Options& options, llmc::Transformer& model) {
+  const auto ranks = llmc::Communicator::open(model.stream().device());
+  const auto began = std::chrono::steady_clock::now();
+  const auto predictions = llmc::Evaluator(model).choose(options.examples, ranks.get());
+  llmc::cli::ChoiceReport report;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  report.accuracy = llmc::accuracy_of(options.examples, predictions);
+  if (!options.predictions.empty() && ranks->rank() == 0) {
+    llmc::write_text(options.predictions,
+                     llmc::cli::prediction_lines(options.examples, predictions));
+  }
+  return report;
+}
+
+int evaluate(const Options& options, llmc::Transformer& model) {
+  llmc::cli::Report report;
+  if (!options.data_files.empty()) report.data = measure_data(options, model);
+  if (!options.text_files.empty()) report.text = measure_text(options, model);
+  if (!options.examples.empty()) report.choices = ask(options, model);
+  std::cout << (options.json ? llmc::cli::json_text(report) : llmc::cli::table_text(report));
+  return llmc::cli::kDone;
+}
+
+void open_files(Options& options) {
+  const auto& tokenizer = options.model.tokenizer();
+  const llmc::ModelConfig& config = options.model.loader().config();
+  if (!options.data.empty()) {
+    options.data_files = llmc::glob_files(options.data);
+    const std::string hash =
+        tokenizer ? tokenizer->hash() : llmc::tokenizer_hash(options.model.loader());
+    if (!hash.empty()) llmc::check_tokenizer(options.data_files, hash);
+    for (const auto& file : options.data_files) llmc::TokenFile readable(file);
+  }
+  if (!options.text.empty()) {
+    options.model.need_tokenizer("--text");
+    options.text_files = llmc::glob_files(options.text);
+    const bool all_empty =
+        std::all_of(options.text_files.begin(), options.text_files.end(),
+                    [](const auto& file) { return std::filesystem::file_size(file) == 0; });
+    if (all_empty) {
+      llmc::fail(llmc::ErrorKind::kInput, "eval", options.text, ": expected text, got none");
+    }
+  }
+  if (!options.choices.empty()) {
+    options.examples = llmc::read_choices(options.choices, tokenizer.get());
+    llmc::check_choices(options.examples, config.vocab_size,
+                        options.seq_len == 0 ? config.block_size : options.seq_len);
+  }
 }
 
 llmc::cli::Work prepare(int argc, char** argv) {
   auto options = std::make_shared<Options>();
-  llmc::cli::OptionParser parser("eval", "Measures the loss of a trained model on token files.");
-  parser.add(
-      "checkpoint", options->checkpoint,
-      "Run folder (its newest checkpoint), checkpoint, Hugging Face folder or llm.c model file.");
+  llmc::cli::OptionParser parser(
+      "eval",
+      "Measures a trained model: loss, perplexity and bits per byte on token files (--data) or on\n"
+      "text (--text), accuracy at multiple choice (--choices). At least one of them is needed.");
+  options->model.add_options(parser);
   parser.add("data", options->data, "Token files, as a glob pattern.");
-  parser.add("tokenizer", options->tokenizer,
-             "For models without one: byte, or a tokenizer's folder or file.");
-  parser.add("micro-batch", options->micro_batch, "Sequences at a time.", {1, 1e6});
+  parser.add("text", options->text,
+             "Text files, as a glob pattern; turned into tokens by the model's tokenizer.");
+  parser.add("choices", options->choices,
+             "Questions: JSON Lines {\"ctx\": TEXT, \"endings\": [TEXTS], \"label\": NUMBER}, or "
+             "llm.c's binary file, such as hellaswag_val.bin. acc takes the ending of the largest "
+             "log-probability, acc_norm that per character, acc_token that per token (llm.c's).");
+  parser.add("predictions", options->predictions,
+             "With --choices: file to write the ending taken for each example to, as JSON Lines.");
+  parser.add("micro-batch", options->micro_batch,
+             "Sequences at a time; results do not depend on it.", {1, 1e6});
   parser.add("seq-len", options->seq_len, "Tokens of a sequence. 0: as many as the model takes.",
              {0, 1e7});
-  parser.add("threads", options->threads, "Compute threads. 0: as for train.", {0, 1024});
   parser.add_flag("json", options->json, "Print one JSON object.");
-  parser.require("checkpoint");
-  parser.require("data");
   if (!parser.parse(argc, argv)) return {};
-
-  llmc::ModelLoader loader(options->checkpoint);
-  const Files files = llmc::glob_files(options->data);
-  const std::shared_ptr<llmc::Tokenizer> tokenizer =
-      llmc::load_model_tokenizer(loader, options->tokenizer);
-  const std::string hash = tokenizer ? tokenizer->hash() : llmc::tokenizer_hash(loader);
-  if (!hash.empty()) llmc::check_tokenizer(files, hash);
-  for (const auto& file : files) llmc::TokenFile readable(file);
-  const auto device = llmc::Device::open({.threads = static_cast<int>(options->threads)});
-  llmc::TransformerOptions model_options;
-  model_options.micro_batch = options->micro_batch;
-  model_options.seq_len = options->seq_len;
-  model_options.dtype = loader.dtype();
-  model_options.training = false;
-  auto model = std::make_shared<llmc::Transformer>(device, loader.config(), model_options);
-  model->allocate();
-  loader.read_weights(model->stream(), model->parameters());
-  return [=] {
-    const auto evaluation = llmc::Evaluator(*model).run(files, options->seq_len);
-    std::optional<double> bytes = llmc::bytes_per_token(files);
-    if (!bytes && tokenizer) bytes = decoded_bytes_per_token(files, *tokenizer);
-    print(evaluation, bytes, llmc::floor_bits_per_byte(files), options->json);
-    return llmc::cli::kDone;
-  };
+  if (options->data.empty() && options->text.empty() && options->choices.empty()) {
+    llmc::fail(llmc::ErrorKind::kConfig, "options",
+               "expected --data, --text or --choices, got none; see eval --help");
+  }
+  if (!options->predictions.empty() && options->choices.empty()) {
+    llmc::fail(llmc::ErrorKind::kConfig, "options",
+               "--predictions: expected --choices as well, got none");
+  }
+  options->model.open();
+  open_files(*options);
+  const auto model = options->model.load(options->micro_batch, options->seq_len);
+  return [=] { return evaluate(*options, *model); };
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "llmc/infer/evaluator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -7,6 +8,20 @@
 #include "llmc/data/dataloader.h"
 
 namespace llmc {
+namespace {
+
+/// The first rows of a batch that have `wanted` counted targets; all, if they have fewer.
+std::int64_t rows_for(const Batch& batch, std::int64_t T, std::int64_t wanted) {
+  const std::int64_t rows = std::ssize(batch.targets) / T;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto begin = batch.targets.begin() + row * T;
+    wanted -= T - std::count(begin, begin + T, kIgnoredTarget);
+    if (wanted <= 0) return row + 1;
+  }
+  return rows;
+}
+
+}  // namespace
 
 double Evaluation::mean_loss() const {
   if (counted_tokens == 0) return std::numeric_limits<double>::quiet_NaN();
@@ -21,23 +36,27 @@ double Evaluation::bits_per_byte(double bytes_per_token) const {
   return mean_loss() / std::log(2.0) / bytes_per_token;
 }
 
-Evaluation Evaluator::run(BatchSource& source, std::int64_t max_batches) {
+Evaluation Evaluator::run(BatchSource& source, std::int64_t max_tokens) {
   const std::int64_t epoch = source.batches_per_epoch();
-  if (max_batches < 0) {
-    fail(ErrorKind::kInput, "evaluator", "max_batches: expected 0 or more, got ", max_batches);
+  if (max_tokens < 0) {
+    fail(ErrorKind::kInput, "evaluator", "max_tokens: expected 0 or more, got ", max_tokens);
   }
-  if (max_batches == 0 && epoch == 0) {
+  if (max_tokens == 0 && epoch == 0) {
     fail(ErrorKind::kInput, "evaluator",
-         "max_batches: expected at least 1 for a source without end, got 0");
+         "max_tokens: expected at least 1 for a source without end, got 0");
   }
-  std::int64_t batches = max_batches;
-  if (epoch > 0 && (batches == 0 || batches > epoch)) batches = epoch;
+  const std::int64_t T = source.T();
   source.reset();
   Evaluation result;
   Batch batch;
-  for (std::int64_t i = 0; i < batches; ++i) {
+  for (std::int64_t i = 0; epoch == 0 || i < epoch; ++i) {
+    if (max_tokens > 0 && result.counted_tokens >= max_tokens) break;
     source.next(batch);
-    const LossSum sum = model_.evaluate(batch.inputs, batch.targets, source.B(), source.T());
+    const std::int64_t B =
+        max_tokens == 0 ? source.B() : rows_for(batch, T, max_tokens - result.counted_tokens);
+    const auto count = static_cast<std::size_t>(B * T);
+    const LossSum sum = model_.evaluate(std::span(batch.inputs).first(count),
+                                        std::span(batch.targets).first(count), B, T);
     result.loss_sum += sum.loss_sum;
     result.counted_tokens += sum.counted_tokens;
   }
@@ -53,6 +72,32 @@ Evaluation Evaluator::run(const std::vector<std::filesystem::path>& token_files,
   options.vocab_size = model_.config().vocab_size;
   DataLoader loader(token_files, options);
   return run(loader);
+}
+
+Evaluation Evaluator::run(std::span<const std::int32_t> tokens, std::int64_t seq_len) {
+  const std::int64_t T = seq_len == 0 ? model_.options().seq_len : seq_len;
+  if (T < 1 || T > model_.options().seq_len) {
+    fail(ErrorKind::kInput, "evaluator", "seq_len: expected 0 to the model's ",
+         model_.options().seq_len, ", got ", seq_len);
+  }
+  const std::int64_t targets_in_all = std::max<std::int64_t>(0, std::ssize(tokens) - 1);
+  const std::int64_t rows_in_all = (targets_in_all + T - 1) / T;
+  Evaluation result;
+  Batch batch;
+  for (std::int64_t row = 0; row < rows_in_all;) {
+    const std::int64_t B = std::min(model_.options().micro_batch, rows_in_all - row);
+    const std::int64_t begin = row * T;
+    const std::int64_t count = std::min(B * T, targets_in_all - begin);
+    batch.inputs.assign(static_cast<std::size_t>(B * T), 0);
+    batch.targets.assign(batch.inputs.size(), kIgnoredTarget);
+    std::copy_n(tokens.begin() + begin, count, batch.inputs.begin());
+    std::copy_n(tokens.begin() + begin + 1, count, batch.targets.begin());
+    const LossSum sum = model_.evaluate(batch.inputs, batch.targets, B, T);
+    result.loss_sum += sum.loss_sum;
+    result.counted_tokens += sum.counted_tokens;
+    row += B;
+  }
+  return result;
 }
 
 }  // namespace llmc

@@ -62,6 +62,16 @@ Json to_json(const ValEvent& e) {
           {"best", e.best}};
 }
 
+Json to_json(const ChoicesEvent& e) {
+  return {{"event", "choices"},
+          {"step", e.step},
+          {"examples", e.accuracy.examples},
+          {"acc", number_or_null(e.accuracy.acc)},
+          {"acc_norm", number_or_null(e.accuracy.acc_norm)},
+          {"acc_token", number_or_null(e.accuracy.acc_token)},
+          {"ms", e.ms}};
+}
+
 Json to_json(const SampleEvent& e) {
   return {{"event", "sample"}, {"step", e.step}, {"text", e.text}};
 }
@@ -144,6 +154,8 @@ SinkAction MainLog::on_event(const Event& event) {
           static_cast<double>(step->grad_norm));
   } else if (const auto* val = std::get_if<ValEvent>(&event)) {
     print("s:%lld tel:%.4f\n", static_cast<long long>(val->step), val->loss);
+  } else if (const auto* choices = std::get_if<ChoicesEvent>(&event)) {
+    print("s:%lld eval:%.4f\n", static_cast<long long>(choices->step), choices->accuracy.acc_token);
   }
   return SinkAction::kContinue;
 }
@@ -157,8 +169,8 @@ void cut_json_log(const std::filesystem::path& path, std::int64_t step) {
 void cut_main_log(const std::filesystem::path& path, std::int64_t step) {
   cut_log(path, [&](std::string_view line, std::int64_t number) {
     long long at = 0;
-    char kind[4] = {};
-    if (std::sscanf(std::string(line).c_str(), "s:%lld %3[a-z]:", &at, kind) != 2) {
+    char kind[5] = {};
+    if (std::sscanf(std::string(line).c_str(), "s:%lld %4[a-z]:", &at, kind) != 2) {
       bad_line(path, number, "s:STEP NAME:VALUE", line);
     }
     return std::string_view(kind) == "trl" ? at < step : at <= step;

@@ -103,6 +103,11 @@ void Trainer::validate_on(BatchSource& source, const TextFacts& facts) {
   val_facts_ = facts;
 }
 
+void Trainer::ask(std::vector<ChoiceExample> examples) {
+  check_choices(examples, model_.config().vocab_size, model_.options().seq_len);
+  choices_ = std::move(examples);
+}
+
 void Trainer::decode_with(const Tokenizer& tokenizer) {
   tokenizer_ = &tokenizer;
 }
@@ -136,6 +141,7 @@ StopEvent Trainer::run() {
   emit(start_event());
   warn_of_useless_options();
   if (step_ == 0 && config_.val_every > 0 && last_val_step_ != 0) validate();
+  if (step_ == 0 && config_.eval_choices_every > 0 && last_choices_step_ != 0) ask_choices();
   while (step_ < total_steps_ && !stop_asked()) {
     if (writer_) writer_->check();
     step_began_ = Clock::now();
@@ -144,8 +150,8 @@ StopEvent Trainer::run() {
     snapshot_step();
     ++step_;
     const bool last = step_ == total_steps_;
-    if (due(config_.val_every, last) || due(config_.sample_every, last) ||
-        due(config_.checkpoint_every, last)) {
+    if (due(config_.val_every, last) || due(config_.eval_choices_every, last) ||
+        due(config_.sample_every, last) || due(config_.checkpoint_every, last)) {
       finish_pending();
       if (!stop_) at_intervals(last);
     } else {
@@ -254,6 +260,7 @@ bool Trainer::due(std::int64_t interval, bool last) const {
 
 void Trainer::at_intervals(bool last) {
   if (due(config_.val_every, last)) validate();
+  if (due(config_.eval_choices_every, last)) ask_choices();
   if (due(config_.sample_every, last)) sample();
   if (due(config_.checkpoint_every, last) && !stop_) save();
 }
@@ -261,7 +268,7 @@ void Trainer::at_intervals(bool last) {
 void Trainer::validate() {
   if (!val_source_) return;
   const auto began = Clock::now();
-  const Evaluation evaluation = evaluator_.run(*val_source_, config_.val_batches);
+  const Evaluation evaluation = evaluator_.run(*val_source_, config_.val_tokens);
   ValEvent event;
   event.step = step_;
   event.loss = evaluation.mean_loss();
@@ -280,6 +287,17 @@ void Trainer::validate() {
   emit(event);
 }
 
+void Trainer::ask_choices() {
+  if (choices_.empty()) return;
+  const auto began = Clock::now();
+  ChoicesEvent event;
+  event.step = step_;
+  event.accuracy = accuracy_of(choices_, evaluator_.choose(choices_));
+  event.ms = ms_since(began);
+  last_choices_step_ = step_;
+  emit(event);
+}
+
 // A model that cannot be sampled, such as one with infinite logits, can still be trained.
 void Trainer::sample() {
   SampleEvent event{step_, {}};
@@ -294,8 +312,7 @@ void Trainer::sample() {
 
 std::string Trainer::sampled_text() {
   const std::vector<std::int32_t> prompt = {tokenizer_ ? tokenizer_->end_of_text() : 0};
-  std::vector<std::int32_t> ids =
-      sampler_->generate(prompt, config_.sample_tokens, {}, step_);
+  std::vector<std::int32_t> ids = sampler_->generate(prompt, config_.sample_tokens, {}, step_);
   if (tokenizer_) {
     if (!ids.empty() && ids.back() == tokenizer_->end_of_text()) ids.pop_back();
     return tokenizer_->decode(ids);
@@ -388,8 +405,9 @@ StartEvent Trainer::start_event() const {
 std::int64_t Trainer::validation_tokens() const {
   if (!val_source_ || config_.val_every == 0) return 0;
   const std::int64_t all = val_source_->tokens_per_epoch();
-  if (config_.val_batches == 0) return all;
-  const std::int64_t some = config_.val_batches * val_source_->B() * val_source_->T();
+  if (config_.val_tokens == 0) return all;
+  const std::int64_t T = val_source_->T();
+  const std::int64_t some = (config_.val_tokens + T - 1) / T * T;
   return all > 0 ? std::min(all, some) : some;
 }
 

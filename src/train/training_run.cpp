@@ -4,6 +4,7 @@
 
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
+#include "llmc/core/log.h"
 #include "llmc/data/dataset_info.h"
 #include "llmc/ops/linear.h"
 #include "llmc/train/run_folder.h"
@@ -26,6 +27,8 @@ std::string tuning_cache() {
   return folder.empty() ? "" : (folder / "llmc" / kMatmulChoicesFile).string();
 }
 
+}  // namespace
+
 DeviceOptions device_options(const TrainConfig& config) {
   if (config.device != "auto" && config.device != backend_name()) {
     fail(ErrorKind::kConfig, "train", "device: expected ", backend_name(),
@@ -40,6 +43,8 @@ DeviceOptions device_options(const TrainConfig& config) {
   options.tuning_cache = tuning_cache();
   return options;
 }
+
+namespace {
 
 TransformerOptions model_options(const TrainConfig& config) {
   TransformerOptions options;
@@ -100,10 +105,27 @@ void TrainingRun::open_data() {
     val_source_ = std::make_unique<DataLoader>(val_files, options);
     val_facts_ = {bytes_per_token(val_files), floor_bits_per_byte(val_files)};
   }
+  open_choices();
   if (plan_.tokenizer) {
     check_tokenizer(train_files, plan_.tokenizer->hash());
     check_tokenizer(val_files, plan_.tokenizer->hash());
   }
+}
+
+void TrainingRun::open_choices() {
+  const TrainConfig& config = plan_.config;
+  if (config.eval_choices.empty() || config.eval_choices_every == 0) return;
+  try {
+    choices_ = read_choices(config.eval_choices, plan_.tokenizer.get());
+  } catch (const Error& error) {
+    // A run that has lost its tokenizer goes on without what needs one.
+    if (error.kind() != ErrorKind::kConfig || !plan_.checkpoint) throw;
+    log(LogLevel::kWarning, concat("eval_choices are not asked: ", error.what()));
+    return;
+  }
+  const auto most = static_cast<std::size_t>(config.eval_choices_max);
+  if (most > 0 && choices_.size() > most) choices_.resize(most);
+  check_choices(choices_, plan_.model.vocab_size, config.seq_len);
 }
 
 std::string TrainingRun::report() const {
@@ -130,6 +152,7 @@ void TrainingRun::open() {
   optimizer_->start(model_->stream());
   trainer_.emplace(config, *model_, *train_source_, *optimizer_);
   if (val_source_) trainer_->validate_on(*val_source_, val_facts_);
+  if (!choices_.empty()) trainer_->ask(choices_);
   if (plan_.tokenizer) trainer_->decode_with(*plan_.tokenizer);
   if (checkpoint_) trainer_->resume(*checkpoint_);
   set_up_folder();

@@ -64,7 +64,7 @@ class CliTest : public ::testing::Test {
     return {"--n-layer",     "1",  "--n-head",    "2",    "--n-embd",     "16",
             "--block-size",  "32", "--tokenizer", "byte", "--train-data", "data/tales_train.bin",
             "--micro-batch", "2",  "--threads",   "1",    "--val-data",   "data/tales_val.bin",
-            "--val-batches", "3"};
+            "--val-tokens",  "192"};
   }
 
   std::vector<float> losses(const std::string& run_folder) {

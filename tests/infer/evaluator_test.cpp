@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "llmc/core/error.h"
+#include "llmc/data/dataloader.h"
 #include "llmc/data/token_file.h"
 #include "nn/tiny_model.h"
 #include "support/temp_folder.h"
@@ -68,12 +69,14 @@ TEST(Evaluator, AddsUpWhatTheModelSays) {
   Evaluator evaluator(model);
   Batch skipped;
   source.next(skipped);
-  for (const std::int64_t max_batches : {0, 4, 100}) {
-    const Evaluation result = evaluator.run(source, max_batches);
+  for (const std::int64_t max_tokens : {std::int64_t{0}, counted, std::int64_t{1000}}) {
+    const Evaluation result = evaluator.run(source, max_tokens);
     EXPECT_EQ(result.counted_tokens, counted);
     EXPECT_NEAR(result.loss_sum, loss_sum, 1e-6 * loss_sum);
   }
-  EXPECT_LT(evaluator.run(source, 3).counted_tokens, counted);
+  const Evaluation some = evaluator.run(source, 30);
+  EXPECT_GE(some.counted_tokens, 30);
+  EXPECT_LT(some.counted_tokens, 30 + kT);
   EXPECT_EQ(source.state().at("position"), 3);
 }
 
@@ -95,6 +98,58 @@ TEST(Evaluator, FilesCountEveryTokenOnceWhateverTheMicroBatch) {
   EXPECT_NEAR(got.loss_sum, expected.loss_sum, 1e-6 * expected.loss_sum);
   // Another row length is another question.
   EXPECT_GT(std::abs(Evaluator(five).run(files, 3).loss_sum - expected.loss_sum), 1e-3);
+}
+
+// The first tokens, whatever the micro-batch: those of `a`, then those of `b`, to the end of a row.
+TEST(Evaluator, SomeTokensAreTheSameWhateverTheMicroBatch) {
+  const testing::TempFolder folder;
+  std::vector<std::filesystem::path> files;
+  for (const auto& [name, count] : {std::pair{"a.bin", 61}, {"b.bin", 90}}) {
+    TokenFileWriter writer(folder / name, TokenFormat::kU16);
+    writer.write(testing::random_batch(97, count, static_cast<std::uint32_t>(count)).tokens);
+    writer.commit();
+    files.push_back(folder / name);
+  }
+  for (const std::int64_t max_tokens : {1, 8, 9, 59, 60, 61, 100, 149, 1000}) {
+    Evaluation expected;
+    for (const std::int64_t B : {1, 2, 3, 5, 20}) {
+      Transformer model = tiny(B);
+      DataLoaderOptions options;
+      options.B = B;
+      options.T = kT;
+      options.tail = Tail::kPad;
+      DataLoader loader(files, options);
+      const Evaluation got = Evaluator(model).run(loader, max_tokens);
+      if (B == 1) expected = got;
+      EXPECT_EQ(got.counted_tokens, expected.counted_tokens) << max_tokens << " B " << B;
+      EXPECT_NEAR(got.loss_sum, expected.loss_sum, 1e-6 * expected.loss_sum) << max_tokens;
+    }
+    EXPECT_GE(expected.counted_tokens, std::min<std::int64_t>(max_tokens, 60 + 89));
+    EXPECT_LT(expected.counted_tokens, max_tokens + kT);
+  }
+}
+
+TEST(Evaluator, TokensInMemoryCountAsThoseOfAFile) {
+  const testing::TempFolder folder;
+  for (const std::int64_t count : {2, 9, 10, 117}) {
+    const auto ids = testing::random_batch(97, count, 3).tokens;
+    TokenFileWriter writer(folder / "a.bin", TokenFormat::kU16);
+    writer.write(ids);
+    writer.commit();
+    Transformer model = tiny(3);
+    Evaluator evaluator(model);
+    for (const std::int64_t T : {0, 3}) {
+      const Evaluation expected = evaluator.run({folder / "a.bin"}, T);
+      const Evaluation got = evaluator.run(ids, T);
+      EXPECT_EQ(got.counted_tokens, count - 1);
+      EXPECT_NEAR(got.loss_sum, expected.loss_sum, 1e-6 * expected.loss_sum);
+    }
+  }
+  Transformer model = tiny(1);
+  EXPECT_EQ(Evaluator(model).run(std::vector<std::int32_t>{5}).counted_tokens, 0);
+  EXPECT_EQ(Evaluator(model).run(std::vector<std::int32_t>()).counted_tokens, 0);
+  EXPECT_THROW(Evaluator(model).run(std::vector<std::int32_t>{5, 97}), Error);
+  EXPECT_THROW(Evaluator(model).run(std::vector<std::int32_t>{5, 6}, kT + 1), Error);
 }
 
 TEST(Evaluator, LeavesTrainingAlone) {
@@ -126,8 +181,8 @@ TEST(Evaluator, RefusesWhatItCannotRun) {
   Transformer model = tiny(2);
   Evaluator evaluator(model);
   MemorySource endless(2, 0), wide(3, 1);
-  expect_error(ErrorKind::kInput, "max_batches", [&] { evaluator.run(endless); });
-  expect_error(ErrorKind::kInput, "max_batches", [&] { evaluator.run(endless, -1); });
+  expect_error(ErrorKind::kInput, "max_tokens", [&] { evaluator.run(endless); });
+  expect_error(ErrorKind::kInput, "max_tokens", [&] { evaluator.run(endless, -1); });
   EXPECT_GT(evaluator.run(endless, 2).counted_tokens, 0);
   expect_error(ErrorKind::kInput, "micro_batch", [&] { evaluator.run(wide); });
   const testing::TempFolder folder;

@@ -130,7 +130,7 @@ TEST_F(TrainerTest, ResumeKeepsTheBestValidation) {
   testing::write_tokens(folder_ / "val.bin", 100, 61, 6);
   TrainConfig config = tiny_config();
   config.val_every = 5;
-  config.val_batches = 0;
+  config.val_tokens = 0;
   config.checkpoint_every = 5;
   const auto run_with_val = [&](std::int64_t max_steps, bool resume) {
     config.max_steps = max_steps;

@@ -246,7 +246,7 @@ TEST_F(TrainingRunTest, ResumeRefusesChangedOptionsByName) {
                            {"precision", "bf16"},
                            {"schedule", "linear"},
                            {"train_data", (folder_ / "val.bin").string()},
-                           {"val_batches", "1"},
+                           {"val_tokens", "1"},
                            {"model", "gpt2-124M"}};
   for (const auto& [key, value] : changes) {
     expect_error({{"resume", "auto"}, {key, value}}, {key.c_str(), "cannot change on resume"});

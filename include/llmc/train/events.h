@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "llmc/infer/evaluator.h"
 #include "llmc/ops/step.h"
 
 namespace llmc {
@@ -69,6 +70,13 @@ struct ValEvent {
   bool best = false;  ///< the lowest loss so far
 };
 
+/// The model was asked multiple-choice questions.
+struct ChoicesEvent {
+  std::int64_t step = 0;
+  ChoiceAccuracy accuracy;
+  double ms = 0;
+};
+
 /// Text drawn from the model.
 struct SampleEvent {
   std::int64_t step = 0;
@@ -105,8 +113,8 @@ struct StopEvent {
   std::int64_t best_step = 0;       ///< where that was
 };
 
-using Event = std::variant<StartEvent, StepEvent, SkipEvent, ValEvent, SampleEvent, CheckpointEvent,
-                           StopEvent>;
+using Event = std::variant<StartEvent, StepEvent, SkipEvent, ValEvent, ChoicesEvent, SampleEvent,
+                           CheckpointEvent, StopEvent>;
 
 /// The step an event belongs to.
 std::int64_t step_of(const Event& event);

@@ -25,8 +25,9 @@ class JsonLog : public EventSink {
 /// The line of log.jsonl for an event, without the newline.
 std::string json_line(const Event& event);
 
-/// `main.log` in llm.c's format: training and validation losses, with steps counted from 0. Appends
-/// to a file that is there.
+/// `main.log` in llm.c's format: training and validation losses and the accuracy at multiple
+/// choice (acc_token, which is what llm.c measures), with steps counted from 0. Appends to a file
+/// that is there.
 class MainLog : public EventSink {
  public:
   explicit MainLog(const std::filesystem::path& path) : file_(path) {}

@@ -59,7 +59,10 @@ struct TrainConfig {
   std::string out_dir;
   std::int64_t log_every = 1;
   std::int64_t val_every = 250;
-  std::int64_t val_batches = 20;
+  std::int64_t val_tokens = 65536;
+  std::string eval_choices;
+  std::int64_t eval_choices_every = 0;
+  std::int64_t eval_choices_max = 0;
   std::int64_t sample_every = 1000;
   std::int64_t sample_tokens = 64;
   std::int64_t checkpoint_every = 1000;

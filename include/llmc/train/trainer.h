@@ -55,6 +55,9 @@ class Trainer {
   // What a run has besides training; each call is optional and comes before `run`.
   /// Source to validate on, of at most the model's B and T.
   void validate_on(BatchSource& source, const TextFacts& facts = {});
+  /// Questions to ask every config.eval_choices_every steps. Throws an input error if the model
+  /// cannot be asked them (check_choices).
+  void ask(std::vector<ChoiceExample> examples);
   /// Decodes samples; without it they are printed as ids and start from id 0.
   void decode_with(const Tokenizer& tokenizer);
   /// Writes checkpoints into the folder of a run; keep: see CheckpointWriter. tokenizer_hash goes
@@ -86,6 +89,7 @@ class Trainer {
   void finish_step(const StepBlock& block, double ms);
   void at_intervals(bool last);
   void validate();
+  void ask_choices();
   void sample();
   std::string sampled_text();
   void save();
@@ -102,6 +106,7 @@ class Trainer {
   Optimizer& optimizer_;
   BatchSource* val_source_ = nullptr;
   TextFacts val_facts_;
+  std::vector<ChoiceExample> choices_;
   const Tokenizer* tokenizer_ = nullptr;
   std::filesystem::path run_;  ///< empty: no checkpoints
   std::string tokenizer_hash_;
@@ -125,6 +130,7 @@ class Trainer {
   std::int64_t best_step_ = 0;
   std::optional<double> last_val_loss_;
   std::int64_t last_val_step_ = -1;
+  std::int64_t last_choices_step_ = -1;
   std::int64_t last_saved_step_ = -1;
   bool last_step_finite_ = true;
   std::optional<StopReason> stop_;

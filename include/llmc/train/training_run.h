@@ -25,6 +25,11 @@
 
 namespace llmc {
 
+/// How the options device, threads, isa, attention and tune_matmul open a Device. Timed choices of
+/// matrix products are kept in the user's cache folder. Throws a config error for a device that
+/// this build does not serve.
+DeviceOptions device_options(const TrainConfig& config);
+
 /// What a run will do, worked out from the settings that were given and from what is on disk.
 /// Nothing is changed there.
 struct RunPlan {
@@ -68,6 +73,7 @@ class TrainingRun {
 
  private:
   void open_data();
+  void open_choices();
   void set_up_folder();
 
   RunPlan plan_;
@@ -78,6 +84,7 @@ class TrainingRun {
   std::unique_ptr<DataLoader> train_source_;
   std::unique_ptr<DataLoader> val_source_;
   TextFacts val_facts_;
+  std::vector<ChoiceExample> choices_;
   std::optional<CheckpointReader> checkpoint_;
   std::optional<Trainer> trainer_;
   std::vector<std::unique_ptr<EventSink>> folder_sinks_;

@@ -17,7 +17,7 @@ struct AttentionDecode {
   void* v_cache;
   const void* qkv;
   std::int64_t max_tokens;
-  std::int64_t position;                     ///< of all rows
+  std::int64_t position;                    ///< of all rows
   const std::int32_t* positions = nullptr;  ///< device memory: of each row, in place of that
   float scale;
 };
