@@ -34,6 +34,10 @@ TINYSTORIES_SHA256 = "26cf7605aca15bc4ea6fa637256400d9d01317b28ed296172b2d1dd160
 TINYSTORIES_SEED = 1337
 HELLASWAG_URL = "https://raw.githubusercontent.com/rowanz/hellaswag/master/data/hellaswag_val.jsonl"
 HELLASWAG_SHA256 = "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588"
+GPT2_SHA256 = {
+    "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
 MMLU_SHA256 = "bec563ba4bac1d6aaf04141cd7d1605d7a5ca833e38f994051e818489592989b"
 
 
@@ -45,11 +49,11 @@ class Fetcher:
         self.out = pathlib.Path(arguments.out_dir)
         self.downloads = self.out / "downloads" / arguments.dataset
 
-    def file(self, url, name, sha256):
-        """A file of this name, downloaded or from the folder."""
+    def file(self, url, name, sha256, folder=None):
+        """A file of this name, downloaded (into `folder`) or from the user's folder."""
         sha256 = None if self.arguments.no_checksum else sha256
         if not self.arguments.from_folder:
-            return download.fetch(url, self.downloads / name, sha256)
+            return download.fetch(url, (folder or self.downloads) / name, sha256)
         path = pathlib.Path(self.arguments.from_folder) / name
         if not path.is_file():
             raise DownloadError(f"{path}: expected this file in the folder, got none")
@@ -58,6 +62,15 @@ class Fetcher:
         except DownloadError as error:
             raise DownloadError(f"{error} (--no-checksum takes it all the same)") from None
         return path
+
+    def tokenizer(self):
+        """The tokenizer asked for, or GPT-2's two files."""
+        if self.arguments.tokenizer:
+            return self.arguments.tokenizer
+        for name, sha256 in GPT2_SHA256.items():
+            url = download.hub_url("openai-community/gpt2", name, kind="")
+            path = self.file(url, name, sha256, self.out / "gpt2")
+        return path.parent
 
     def program(self):
         if self.arguments.prepare:
@@ -72,7 +85,7 @@ class Fetcher:
 
     def prepare(self, options, pieces=None):
         """Runs prepare; `pieces` of bytes become its standard input."""
-        command = [self.program(), "--tokenizer", self.arguments.tokenizer, *map(str, options)]
+        command = [self.program(), "--tokenizer", str(self.tokenizer()), *map(str, options)]
         stdin = None if pieces is None else subprocess.PIPE
         try:
             process = subprocess.Popen(command, stdin=stdin)
@@ -231,8 +244,9 @@ def parse_arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=sorted(DATASETS), metavar="DATASET",
                         help=", ".join(sorted(DATASETS)))
-    parser.add_argument("--tokenizer", default="gpt2",
-                        help="what prepare takes: byte, a folder or a file (default: the folder gpt2)")
+    parser.add_argument("--tokenizer",
+                        help="what prepare takes: byte, a folder or a file (default: GPT-2's, which is "
+                             "fetched too)")
     parser.add_argument("--out-dir", default="data", help="where the data set's folder goes")
     parser.add_argument("--from", dest="from_folder", metavar="FOLDER",
                         help="take the files from here, not from the network")

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <set>
 #include <string>
@@ -344,6 +345,22 @@ TEST_F(PrepareTest, LeavesACopyOfItsTokenizer) {
   EXPECT_EQ(dataset_tokenizer(tokens), "");
   fs::remove(options.out_dir / "set.json");
   EXPECT_EQ(dataset_tokenizer(tokens), "");
+}
+
+TEST_F(PrepareTest, DocumentsOfLlama3FollowABeginOfText) {
+  LLMC_REQUIRE_TEST_DATA();
+  tokenizer = load_tokenizer(test_data_folder() / "llama3.tiktoken");
+  options.inputs = {test_data_folder() / "tinyshakespeare.txt"};
+  options.split = DocumentSplit::kBlankLine;
+  options.val_tokens = 32'768;
+  const DatasetInfo info = run();
+  EXPECT_EQ(info.files[1].tokens, 276'224);
+  EXPECT_EQ(TokenFile(options.out_dir / "set_val.bin").format(), TokenFormat::kU32);
+  const Tokens val = read_tokens(options.out_dir / "set_val.bin");
+  EXPECT_EQ(val[0], 128'000);
+  EXPECT_EQ(std::count(val.begin(), val.end(), 128'000), info.files[0].documents);
+  EXPECT_EQ(info.files[0].bytes + info.files[1].bytes,
+            static_cast<std::int64_t>(fs::file_size(options.inputs[0])));
 }
 
 TEST_F(PrepareTest, TinyshakespeareAsLlmcHasIt) {

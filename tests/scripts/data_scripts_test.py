@@ -188,6 +188,30 @@ class GetTest(ServerTest):
         self.assertEqual(process.returncode, status, process.stderr)
         return process
 
+    def test_fetches_the_tokenizer_of_gpt2(self):
+        root = "/openai-community/gpt2/resolve/main/"
+        tokens = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256),
+                                         *range(256, 324))] + ["ab", "<|endoftext|>"]
+        Handler.files[root + "vocab.json"] = json.dumps({t: i for i, t in enumerate(tokens)}).encode()
+        Handler.files[root + "merges.txt"] = b"#version: 0.2\na b\n"
+        text = self.folder / "from" / "input.txt"
+        text.parent.mkdir()
+        text.write_text("abc " * 20000)
+        process = subprocess.run(
+            [sys.executable, SCRIPTS / "get.py", "tinyshakespeare", "--prepare", PREPARE, "--no-checksum",
+             "--out-dir", self.folder / "data", "--from", text.parent], capture_output=True, text=True,
+            check=False)
+        self.assertIn("vocab.json: expected this file in the folder", process.stderr)
+        (self.folder / "data/downloads/tinyshakespeare").mkdir(parents=True)
+        text.rename(self.folder / "data/downloads/tinyshakespeare/input.txt")
+        process = subprocess.run(
+            [sys.executable, SCRIPTS / "get.py", "tinyshakespeare", "--prepare", PREPARE, "--no-checksum",
+             "--out-dir", self.folder / "data"], capture_output=True, text=True, check=False)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        out = self.folder / "data" / "tinyshakespeare"
+        self.assertEqual(read_tokens(out / "tiny_shakespeare_val.bin")[:2], (257, 256))
+        self.assertTrue((out / "tiny_shakespeare_tokenizer").is_dir())
+
     def refused(self, *arguments):
         error = self.get(*arguments, status=1).stderr
         self.assertEqual(error.count("\n"), 1, error)
