@@ -134,13 +134,15 @@ struct InputStream::Impl {
     while (inflater.avail_out == room) {
       if (!in_member && !next_member()) return 0;
       fill(1);
-      if (unread().empty()) fail_input("the gzip data is truncated");
       inflater.next_in = reinterpret_cast<Bytef*>(raw.data() + raw_begin);
       inflater.avail_in = static_cast<uInt>(raw_end - raw_begin);
       const int result = ::inflate(&inflater, Z_NO_FLUSH);
       raw_begin = raw_end - inflater.avail_in;
       if (result == Z_STREAM_END) {
         in_member = false;
+      } else if (result == Z_BUF_ERROR && raw_ended && unread().empty()) {
+        // It can go on from nothing only while it still has output to give.
+        fail_input("the gzip data is truncated");
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
         fail_input("the gzip data is damaged",
                    inflater.msg == nullptr ? "" : concat(" (", inflater.msg, ")"));
