@@ -98,11 +98,9 @@ KvCacheLayer KvCache::first_rows(std::size_t layer, std::int64_t rows) const {
           arena_.tensor(device_positions_).rows(0, rows)};
 }
 
-Tensor KvCache::send_positions(Stream& stream, std::int64_t rows) {
+void KvCache::send_positions(Stream& stream, std::int64_t rows) {
   check_row(rows - 1);
-  const Tensor positions = arena_.tensor(device_positions_).rows(0, rows);
-  copy_from_host(stream, positions, positions_.data());
-  return positions;
+  copy_from_host(stream, arena_.tensor(device_positions_).rows(0, rows), positions_.data());
 }
 
 }  // namespace llmc

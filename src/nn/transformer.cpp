@@ -75,6 +75,16 @@ struct PassKey {
 
 constexpr std::int64_t kAllRows = -1;
 
+/// What a decoding pass depends on, besides the model.
+struct DecodeKey {
+  const void* logits = nullptr;  ///< of the cache
+  std::int64_t batch = 0, max_positions = 0;
+  const void* tokens = nullptr;
+  std::int64_t rows = 0;
+
+  bool operator==(const DecodeKey&) const = default;
+};
+
 /// Where the layers add to a cache: a prompt to one row, or one token to each row.
 struct Decoding {
   KvCache* cache = nullptr;
@@ -120,6 +130,7 @@ struct Transformer::Impl {
   void run_layers(const Sizes& s, const Decoding& decoding = {});
   void forward_pass(const Sizes& s, double nominal);
   void backward_pass(const Sizes& s);
+  void decode_pass(KvCache& cache, const Tensor& newest);
   void logits_to_host(std::span<float> out, const Tensor& hidden);
   void copy_logits(float* out, const Tensor& logits);
   template <class Pass>
@@ -151,6 +162,8 @@ struct Transformer::Impl {
   std::function<void(std::size_t)> bucket_needed;
   std::function<void(std::size_t)> bucket_ready;
   std::map<PassKey, Replay> replays;  // behind what their work uses
+  DecodeKey decode_key;
+  Replay decode_replay;
 };
 
 Transformer::Impl::Impl(const Device& opened, const ModelConfig& model,
@@ -256,7 +269,7 @@ void Transformer::Impl::run_layers(const Sizes& s, const Decoding& decoding) {
   Residual residual{blocks[0].input(ctx, s.batch, s.tokens), {}};
   if (all_rows) {
     embedding->forward_at(ctx, residual.x, decoding.tokens.view({s.batch, 1}),
-                          cache->send_positions(stream, s.batch));
+                          cache->first_rows(0, s.batch).positions);
   } else {
     embedding->forward(ctx, residual.x, get(tokens, s), cache ? cache->position(decoding.row) : 0);
   }
@@ -274,11 +287,7 @@ void Transformer::Impl::run_layers(const Sizes& s, const Decoding& decoding) {
   final_norm->forward_residual(ctx, channels(final_x, s), channels(hidden, s), residual.x,
                                residual.pending);
   needed(0);
-  if (all_rows) {
-    for (std::int64_t b = 0; b < s.batch; ++b) cache->advance(b, 1);
-  } else if (cache) {
-    cache->advance(decoding.row, s.tokens);
-  }
+  if (cache && !all_rows) cache->advance(decoding.row, s.tokens);
 }
 
 /// From tokens to the losses and the gradients of hidden and of the head.
@@ -316,6 +325,24 @@ void Transformer::Impl::replay(const PassKey& key, const Pass& pass) {
   const bool known = replays.contains(key);
   if (bucket_needed || bucket_ready || (!known && replays.size() == kMostReplays)) return pass();
   replays[key].run(stream, std::ref(pass));
+}
+
+/// One token of each of the first rows of a cache, whose positions are on the device: the same work
+/// for every token.
+void Transformer::Impl::decode_pass(KvCache& cache, const Tensor& newest) {
+  const Sizes s{newest.numel(), 1};
+  const auto pass = [&] {
+    run_layers(s, {&cache, kAllRows, newest});
+    head->logits(context(), cache.logits().rows(0, s.batch), rows_of(hidden, s));
+  };
+  if (bucket_needed) return pass();
+  const DecodeKey key{cache.logits().raw(), cache.batch(), cache.max_positions(), newest.raw(),
+                      s.batch};
+  if (key != decode_key) {
+    decode_key = key;
+    decode_replay = Replay();
+  }
+  decode_replay.run(stream, std::ref(pass));
 }
 
 /// The first V logits of every row. out: (R, V); in: (R, C).
@@ -382,6 +409,7 @@ std::string Transformer::report() const {
 void Transformer::allocate() {
   Impl& m = *impl_;
   m.replays.clear();
+  m.decode_key = {};
   m.arena.allocate(m.device);
   m.parameters.bind(m.arena);
   m.activations.bind(m.arena);
@@ -526,8 +554,9 @@ void Transformer::decode(KvCache& cache, const Tensor& tokens) {
          ", got one that holds ", cache.position(b));
   }
   m.begin_inference();
-  m.run_layers(s, {&cache, kAllRows, tokens});
-  m.head->logits(m.context(), cache.logits().rows(0, s.batch), m.rows_of(m.hidden, s));
+  cache.send_positions(m.stream, s.batch);
+  m.decode_pass(cache, tokens);
+  for (std::int64_t b = 0; b < s.batch; ++b) cache.advance(b, 1);
 }
 
 void Transformer::read_logits(std::span<float> logits, const KvCache& cache) {

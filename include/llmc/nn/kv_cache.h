@@ -39,8 +39,8 @@ class KvCache {
   KvCacheLayer layer(std::size_t layer, std::int64_t row) const;
   /// The first `rows` rows of a layer, with the positions that send_positions sent.
   KvCacheLayer first_rows(std::size_t layer, std::int64_t rows) const;
-  /// Queues a copy of the first rows' positions to the device, where they are (rows) i32.
-  Tensor send_positions(Stream& stream, std::int64_t rows);
+  /// Queues a copy of the first rows' positions to the device.
+  void send_positions(Stream& stream, std::int64_t rows);
 
  private:
   void check_row(std::int64_t row) const;
