@@ -1,6 +1,6 @@
 #include "llmc/comm/communicator.h"
 
-#include <cstdint>
+#include <exception>
 
 #include "llmc/core/error.h"
 
@@ -29,17 +29,20 @@ void check_slices(std::string_view what, const Tensor& whole, const Tensor& slic
 
 void Communicator::all_reduce(Stream& stream, const Tensor& values) {
   check_reducible("all_reduce", values);
+  if (values.numel() == 0) return;
   do_all_reduce(stream, values);
 }
 
 void Communicator::reduce_scatter(Stream& stream, const Tensor& out, const Tensor& in) {
   check_reducible("reduce_scatter", in);
   check_slices("reduce_scatter", in, out, size());
+  if (in.numel() == 0) return;
   do_reduce_scatter(stream, out, in);
 }
 
 void Communicator::all_gather(Stream& stream, const Tensor& out, const Tensor& in) {
   check_slices("all_gather", out, in, size());
+  if (out.numel() == 0) return;
   do_all_gather(stream, out, in);
 }
 
@@ -48,7 +51,16 @@ void Communicator::broadcast(Stream& stream, const Tensor& values, int root) {
     fail(ErrorKind::kInput, "comm", "broadcast: expected a root of 0 to ", size() - 1, ", got ",
          root);
   }
+  if (values.numel() == 0) return;
   do_broadcast(stream, values, root);
+}
+
+CommGroup::~CommGroup() noexcept(false) {
+  try {
+    comm_.group_end();
+  } catch (...) {
+    if (std::uncaught_exceptions() == 0) throw;
+  }
 }
 
 }  // namespace llmc

@@ -37,12 +37,35 @@ TestTensor TestTensor::scratch(Stream& stream, std::int64_t bytes) {
   return filled(stream, DType::kU8, {bytes}, 0xff);
 }
 
+namespace {
+
 template <class T, class Convert>
-static std::vector<T> converted(const Values& values, const Convert& convert) {
-  std::vector<T> out(values.size());
-  std::transform(values.begin(), values.end(), out.begin(), convert);
+void write(Stream& stream, const Tensor& tensor, const Values& values, const Convert& convert) {
+  std::vector<T> host(values.size());
+  std::transform(values.begin(), values.end(), host.begin(), convert);
+  copy_from_host(stream, tensor, host.data());
+}
+
+template <class T>
+void write(Stream& stream, const Tensor& tensor, const Values& values) {
+  write<T>(stream, tensor, values, [](double x) { return static_cast<T>(x); });
+}
+
+template <class T, class Convert>
+Values read(Stream& stream, const Tensor& tensor, const Convert& convert) {
+  std::vector<T> host(static_cast<std::size_t>(tensor.numel()));
+  copy_to_host(stream, host.data(), tensor);
+  Values out(host.size());
+  std::transform(host.begin(), host.end(), out.begin(), convert);
   return out;
 }
+
+template <class T>
+Values read(Stream& stream, const Tensor& tensor) {
+  return read<T>(stream, tensor, [](T x) { return static_cast<double>(x); });
+}
+
+}  // namespace
 
 void TestTensor::set(const Values& values) {
   if (static_cast<std::int64_t>(values.size()) != tensor_.numel()) {
@@ -50,27 +73,16 @@ void TestTensor::set(const Values& values) {
   }
   switch (tensor_.dtype()) {
     case DType::kF32:
-      copy_from_host(*stream_, tensor_, converted<float>(values, [](double x) {
-                                          return static_cast<float>(x);
-                                        }).data());
-      return;
+      return write<float>(*stream_, tensor_, values);
     case DType::kBF16:
-      copy_from_host(*stream_, tensor_, converted<bf16>(values, [](double x) {
-                                          return to_bf16(static_cast<float>(x));
-                                        }).data());
-      return;
+      return write<bf16>(*stream_, tensor_, values,
+                         [](double x) { return to_bf16(static_cast<float>(x)); });
     case DType::kI32:
-      copy_from_host(*stream_, tensor_, converted<std::int32_t>(values, [](double x) {
-                                          return static_cast<std::int32_t>(x);
-                                        }).data());
-      return;
-    case DType::kU8:
-      copy_from_host(*stream_, tensor_, converted<std::uint8_t>(values, [](double x) {
-                                          return static_cast<std::uint8_t>(x);
-                                        }).data());
-      return;
+      return write<std::int32_t>(*stream_, tensor_, values);
     case DType::kU16:
-      fail(ErrorKind::kInput, "test", "no test uses u16");
+      return write<std::uint16_t>(*stream_, tensor_, values);
+    case DType::kU8:
+      return write<std::uint8_t>(*stream_, tensor_, values);
   }
 }
 
@@ -81,18 +93,19 @@ std::vector<std::uint8_t> TestTensor::bytes() const {
 }
 
 Values TestTensor::values() const {
-  Values out(static_cast<std::size_t>(tensor_.numel()));
-  if (tensor_.dtype() == DType::kBF16) {
-    std::vector<bf16> host(out.size());
-    copy_to_host(*stream_, host.data(), tensor_);
-    std::transform(host.begin(), host.end(), out.begin(), [](bf16 x) { return to_f32(x); });
-  } else {
-    std::vector<float> host(out.size());
-    if (tensor_.dtype() != DType::kF32) fail(ErrorKind::kInput, "test", "expected f32 or bf16");
-    copy_to_host(*stream_, host.data(), tensor_);
-    std::copy(host.begin(), host.end(), out.begin());
+  switch (tensor_.dtype()) {
+    case DType::kF32:
+      return read<float>(*stream_, tensor_);
+    case DType::kBF16:
+      return read<bf16>(*stream_, tensor_, to_f32);
+    case DType::kI32:
+      return read<std::int32_t>(*stream_, tensor_);
+    case DType::kU16:
+      return read<std::uint16_t>(*stream_, tensor_);
+    case DType::kU8:
+      return read<std::uint8_t>(*stream_, tensor_);
   }
-  return out;
+  return {};
 }
 
 std::vector<std::string> available_isas() {

@@ -9,7 +9,7 @@
 
 namespace llmc::testing {
 
-/// Element values of a tensor on the host. Every f32, bf16 and i32 is exact in a double.
+/// Element values of a tensor on the host. Every element is exact in a double.
 using Values = std::vector<double>;
 
 /// A tensor that owns its device memory. Its elements are reached by copies only, so that a test

@@ -9,10 +9,10 @@
 namespace llmc {
 
 /// The processes (ranks) that train together. Collectives are queued on the stream like any op and
-/// must be called by all ranks in the same order. Counts are 64-bit. Reductions take f32 and bf16,
-/// add in fp32 and give all ranks the same bits, the same in every run with this number of ranks;
-/// the others move elements of any dtype. Wrong arguments are input errors, failures between
-/// processes comm errors.
+/// must be called by all ranks in the same order. Counts are 64-bit and may be zero. Reductions
+/// take f32 and bf16, add in fp32 and give all ranks the same bits, the same in every run with this
+/// number of ranks; the others move elements of any dtype. Wrong arguments are input errors,
+/// failures between processes comm errors that name the rank.
 ///
 /// The build's LLMC_COMM names the folder of src/comm whose `open` is compiled in. An
 /// implementation overrides the private functions; their arguments have been checked.
@@ -40,11 +40,36 @@ class Communicator {
   /// Returns when every rank has called it and the stream's work is done.
   virtual void barrier(Stream& stream) = 0;
 
+  /// The collectives called between the two, on one stream, may start together at group_end; until
+  /// then none of their tensors may be read or written. Groups do not nest. CommGroup does both.
+  virtual void group_begin() {}
+  virtual void group_end() {}
+
+  /// Throws the comm error that says which other rank has failed, if one has. Collectives do so
+  /// too; this is for those who wait for results of earlier ones.
+  virtual void check() const {}
+  /// Tells the other ranks that this one gives up, so that none waits for it. Errors that pass
+  /// through the owner of the Communicator do this by themselves, but cannot say why.
+  virtual void give_up(std::string_view /*why*/) noexcept {}
+
  private:
   virtual void do_all_reduce(Stream& stream, const Tensor& values) = 0;
   virtual void do_reduce_scatter(Stream& stream, const Tensor& out, const Tensor& in) = 0;
   virtual void do_all_gather(Stream& stream, const Tensor& out, const Tensor& in) = 0;
   virtual void do_broadcast(Stream& stream, const Tensor& values, int root) = 0;
+};
+
+/// A group of collectives for as long as it lives.
+class CommGroup {
+ public:
+  explicit CommGroup(Communicator& comm) : comm_(comm) { comm_.group_begin(); }
+  /// Throws what starting the collectives failed with, unless an error is on its way already.
+  ~CommGroup() noexcept(false);
+  CommGroup(const CommGroup&) = delete;
+  CommGroup& operator=(const CommGroup&) = delete;
+
+ private:
+  Communicator& comm_;
 };
 
 }  // namespace llmc
