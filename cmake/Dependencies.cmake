@@ -31,13 +31,17 @@ llmc_find_or_fetch(nlohmann_json 3.10
   d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
 
 find_package(ZLIB 1.2 QUIET)
+set(LLMC_USES_FETCHED_ZLIB FALSE)
 if(NOT ZLIB_FOUND)
+  set(LLMC_USES_FETCHED_ZLIB TRUE)
   set(ZLIB_BUILD_EXAMPLES OFF)
-  FetchContent_Declare(zlib URL https://github.com/madler/zlib/releases/download/v1.3.1/zlib-1.3.1.tar.gz
+  set(SKIP_INSTALL_ALL ON)
+  FetchContent_Declare(zlib
+    URL https://github.com/madler/zlib/releases/download/v1.3.1/zlib-1.3.1.tar.gz
     URL_HASH SHA256=9a93b2b7dfdac77ceba5a558a580e74667dd6fede4585b91eefb60f03b72df23)
   FetchContent_MakeAvailable(zlib)
   # zlib names its targets otherwise than CMake's module does, and sets no include folders.
-  target_include_directories(zlibstatic INTERFACE
+  target_include_directories(zlibstatic SYSTEM INTERFACE
     $<BUILD_INTERFACE:${zlib_SOURCE_DIR}> $<BUILD_INTERFACE:${zlib_BINARY_DIR}>)
   set_target_properties(zlibstatic PROPERTIES POSITION_INDEPENDENT_CODE ON)
   add_library(ZLIB::ZLIB ALIAS zlibstatic)

@@ -10,6 +10,9 @@ configure_package_config_file(cmake/llmcConfig.cmake.in ${PROJECT_BINARY_DIR}/ll
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/llmcConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(TARGETS llmc EXPORT llmcTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(LLMC_USES_FETCHED_ZLIB)
+  install(TARGETS zlibstatic EXPORT llmcTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(EXPORT llmcTargets NAMESPACE llmc:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_BINARY_DIR}/llmcConfig.cmake ${PROJECT_BINARY_DIR}/llmcConfigVersion.cmake
         DESTINATION ${config_dir})
