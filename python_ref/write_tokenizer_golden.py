@@ -4,6 +4,7 @@ make of texts with them.
   small_gpt2.json, small_llama3.json   tokenizer.json files as Hugging Face's library writes them
   small_llama3.tiktoken                the second as a rank file
   cases.jsonl                          {text, gpt2, llama3}: texts and their ids
+  training.txt, training_merges.txt    a text, and the merges that Hugging Face's trainer learns from it
 """
 
 import base64
@@ -22,14 +23,15 @@ LLAMA3_PATTERN = (
 FOLDER = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "tokenizers"
 
 
-def train(pre_tokenizer, ignore_merges):
+def train(pre_tokenizer, ignore_merges, texts, vocab_size):
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator([mixed_text(300_000, seed=1)], trainer)
+        vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False, min_frequency=2,
+    )  # fmt: skip
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
@@ -54,10 +56,11 @@ def texts():
 
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
-    gpt2 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), ignore_merges=False)
+    training = [mixed_text(300_000, seed=1)]
+    gpt2 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), False, training, 700)
     split = pre_tokenizers.Split(Regex(LLAMA3_PATTERN), "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    llama3 = train(pre_tokenizers.Sequence([split, byte_level]), ignore_merges=True)
+    llama3 = train(pre_tokenizers.Sequence([split, byte_level]), True, training, 700)
     ranks = rank_file_of(llama3)
     by_rank = sorted(ranks.items(), key=lambda item: item[1])
     lines = (f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in by_rank)
@@ -70,6 +73,11 @@ def main():
     llama3.add_special_tokens([AddedToken(name, special=True) for name in names])
     gpt2.save(str(FOLDER / "small_gpt2.json"), pretty=False)
     llama3.save(str(FOLDER / "small_llama3.json"), pretty=False)
+    text = mixed_text(24_000, seed=3)
+    (FOLDER / "training.txt").write_bytes(text.encode())
+    learned = train(pre_tokenizers.ByteLevel(add_prefix_space=False), False, [text], 1200)
+    merges = json.loads(learned.to_str())["model"]["merges"]
+    (FOLDER / "training_merges.txt").write_text("".join(" ".join(pair) + "\n" for pair in merges))
     for tokenizer in (gpt2, llama3):
         tokenizer.encode_special_tokens = True  # as plain text
     with open(FOLDER / "cases.jsonl", "w", encoding="utf-8") as out:

@@ -9,6 +9,7 @@ namespace {
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 constexpr std::int32_t kGone = -1;
 constexpr std::size_t kFew = 64;
+constexpr std::int32_t kLow = 256;
 constexpr std::size_t kFirstSlots = 64;
 
 // A value holds the rank above the symbol that a pair becomes, so that values compare as ranks.
@@ -38,6 +39,7 @@ MergeTable::Slot& MergeTable::slot_of(std::uint64_t pair) {
 }
 
 void MergeTable::grow() {
+  low_.resize(kLow * kLow, kNoMerge);
   std::vector<Slot> old(std::max(kFirstSlots, 2 * slots_.size()), {kNoPair, kNoMerge});
   old.swap(slots_);
   for (const Slot& slot : old) {
@@ -55,11 +57,15 @@ bool MergeTable::add(const Merge& merge, std::uint32_t rank) {
   Slot& slot = slot_of(pair);
   if (slot.pair == pair) return false;
   slot = {pair, std::uint64_t{rank} << 32 | static_cast<std::uint32_t>(merge.merged)};
+  if ((merge.left | merge.right) < kLow) {
+    low_[static_cast<std::size_t>(merge.left * kLow + merge.right)] = slot.value;
+  }
   merges_.push_back(merge);
   return true;
 }
 
 inline std::uint64_t MergeTable::value_of(std::int32_t left, std::int32_t right) const {
+  if ((left | right) < kLow) return low_[static_cast<std::size_t>(left * kLow + right)];
   const std::uint64_t pair = key_of(left, right);
   std::size_t at = first_slot(pair, slots_.size());
   for (;; at = (at + 1) & (slots_.size() - 1)) {

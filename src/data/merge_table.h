@@ -60,6 +60,7 @@ class MergeTable {
 
   std::vector<Merge> merges_;
   std::vector<Slot> slots_;  // a hash table with open addressing
+  std::vector<std::uint64_t> low_;  // values of pairs of symbols below 256, bytes for the most part
 };
 
 }  // namespace llmc

@@ -1,37 +1,47 @@
-#include <array>
+#include <string>
 
-#include "fuzz/fuzz_file.h"
+#include "data/bpe_tokenizer.h"
 #include "llmc/data/tokenizer.h"
 
 namespace {
 
-/// All bytes, end-of-text and a few merges, as an llm.c tokenizer file.
-std::unique_ptr<llmc::Tokenizer> make_tokenizer() {
-  const std::array<std::string, 8> merges{"th", "the", " a", " th", " the", "in", "ing", "  "};
-  const std::array<std::uint32_t, 256> header{20240328, 2, 257 + merges.size(), 256};
-  std::string bytes(reinterpret_cast<const char*>(header.data()), sizeof header);
-  const auto put = [&](const std::string& token) {
-    bytes += static_cast<char>(token.size());
-    bytes += token;
-  };
-  for (int b = 0; b < 256; ++b) put(std::string(1, static_cast<char>(b)));
-  put("<|endoftext|>");
-  for (const std::string& token : merges) put(token);
-  const llmc::testing::FuzzFile file(reinterpret_cast<const std::uint8_t*>(bytes.data()),
-                                     bytes.size());
-  return llmc::load_llmc_tokenizer(file.path());
+/// All bytes, a few merges, and end-of-text.
+std::unique_ptr<llmc::Tokenizer> make_tokenizer(llmc::SplitPattern pattern) {
+  llmc::BpeModel model;
+  for (int b = 0; b < 256; ++b) model.tokens.push_back(std::string(1, static_cast<char>(b)));
+  for (const char* token : {"th", "the", " a", " th", " the", "in", "ing", "  "}) {
+    model.tokens.push_back(token);
+  }
+  model.pattern = pattern;
+  model.whole_pieces = pattern == llmc::SplitPattern::kLlama3;
+  llmc::add_merges_by_rank(model);
+  model.special = {model.tokens.size()};
+  model.begin_of_text = model.end_of_text = model.special[0];
+  model.tokens.push_back(llmc::kEndOfText);
+  return std::make_unique<llmc::BpeTokenizer>(std::move(model), llmc::BpeTokenizer::Files::kRanks);
+}
+
+void round_trip(const llmc::Tokenizer& tokenizer, const std::string& text) {
+  const auto ids = tokenizer.encode(text);
+  std::string streamed;
+  llmc::StreamDecoder decoder(tokenizer);
+  for (const std::int32_t id : ids) streamed += decoder.push(id);
+  streamed += decoder.finish();
+  if (tokenizer.decode(ids) != text || streamed != text) std::abort();
+  // Cut in two, a text keeps its ids.
+  const std::size_t cut = llmc::find_cut(text, text.size() / 2);
+  auto parts = tokenizer.encode(text.substr(0, cut));
+  tokenizer.encode(parts, text.substr(cut));
+  if (parts != ids) std::abort();
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const auto tokenizer = make_tokenizer();
+  static const auto gpt2 = make_tokenizer(llmc::SplitPattern::kGpt2);
+  static const auto llama3 = make_tokenizer(llmc::SplitPattern::kLlama3);
   const std::string text(reinterpret_cast<const char*>(data), size);
-  const auto ids = tokenizer->encode(text);
-  std::string streamed;
-  llmc::StreamDecoder decoder(*tokenizer);
-  for (const std::int32_t id : ids) streamed += decoder.push(id);
-  streamed += decoder.finish();
-  if (tokenizer->decode(ids) != text || streamed != text) std::abort();
+  round_trip(*gpt2, text);
+  round_trip(*llama3, text);
   return 0;
 }

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "llmc/data/tokenizer.h"
+
+namespace llmc {
+
+struct TokenizerTrainerOptions {
+  /// Ids in all: 256 bytes, merges, end-of-text and the special tokens. Fewer come out where the
+  /// text has fewer pairs that are frequent enough.
+  std::int64_t vocab_size = 32768;
+  /// How often a pair must occur to be merged, at least 1.
+  std::int64_t min_frequency = 2;
+  /// Further special tokens beside <|endoftext|>: printable ASCII without spaces, at least two
+  /// characters each.
+  std::vector<std::string> special_tokens = {};
+  /// Threads that count pieces; 0: one for each processor. The result does not depend on it.
+  int threads = 0;
+};
+
+/// Learns a byte-level BPE vocabulary (Sennrich et al., 2016, over bytes) from text that is split
+/// as GPT-2 does. The most frequent pair of neighbouring symbols becomes a token, then the most
+/// frequent pair of what results, and so on. Of pairs that are equally frequent the one whose left
+/// id is lowest comes first, then whose right id is. Overlapping pairs all count ("aaa" has two); a
+/// pair that spells a token there is, or a special token, is passed over. So the result depends on
+/// nothing but the pieces and how often each occurs.
+///
+/// Ids 0 to 255 are the bytes in GPT-2's order, then come merges, <|endoftext|>, special tokens.
+class TokenizerTrainer {
+ public:
+  /// Options that cannot be are a config error.
+  explicit TokenizerTrainer(TokenizerTrainerOptions options);
+  ~TokenizerTrainer();
+  TokenizerTrainer(TokenizerTrainer&&) noexcept;
+  TokenizerTrainer& operator=(TokenizerTrainer&&) noexcept;
+
+  /// Counts the pieces of a text, for example a document. Special tokens in it are text as any.
+  void add(std::string_view text);
+  /// The same for the texts that `next` puts into its argument, until it returns false. It is
+  /// called by one thread at a time, while others count what they got.
+  void add_all(const std::function<bool(std::string& text)>& next);
+
+  /// Bytes of text so far, and distinct pieces in them.
+  std::int64_t bytes() const;
+  std::int64_t pieces() const;
+
+  /// The tokenizer that the text so far gives; without any text an input error. Save it with
+  /// Tokenizer::save as vocab.json, merges.txt and tokenizer.json.
+  std::unique_ptr<Tokenizer> train() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Hands out the content of files for TokenizerTrainer::add_all, in blocks of a few megabytes that
+/// end where no piece is cut. `progress`, if any, is told the bytes read so far.
+std::function<bool(std::string&)> read_in_blocks(
+    std::vector<std::filesystem::path> files,
+    std::function<void(std::int64_t bytes)> progress = {});
+
+}  // namespace llmc
