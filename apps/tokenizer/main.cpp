@@ -1,11 +1,11 @@
 // Trains a tokenizer on text, or encodes and decodes with one.
 
-#include <algorithm>
+#include <unistd.h>
+
 #include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -15,44 +15,29 @@
 #include "cli/app.h"
 #include "cli/options.h"
 #include "llmc/core/error.h"
-#include "llmc/core/file.h"
+#include "llmc/data/prepare.h"
 #include "llmc/data/tokenizer.h"
 #include "llmc/data/tokenizer_trainer.h"
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr double kLargest = 1 << 30;
 
-/// The files that patterns name, and all those in folders but hidden ones.
-std::vector<fs::path> find_files(const std::vector<std::string>& inputs) {
-  std::vector<fs::path> files;
-  for (const std::string& input : inputs) {
-    if (!fs::is_directory(input)) {
-      for (fs::path& file : llmc::glob_files(input)) files.push_back(std::move(file));
-      continue;
-    }
-    for (auto entry = fs::recursive_directory_iterator(input);
-         entry != fs::recursive_directory_iterator(); ++entry) {
-      const bool hidden = entry->path().filename().string().starts_with(".");
-      if (hidden && entry->is_directory()) entry.disable_recursion_pending();
-      if (!hidden && entry->is_regular_file()) files.push_back(entry->path());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 llmc::cli::Work plan_training(int argc, char** argv) {
-  std::vector<std::string> inputs;
+  llmc::PrepareOptions inputs;
   llmc::TokenizerTrainerOptions options;
+  std::string format = "auto";
   std::int64_t threads = 0;
   std::string out_dir;
   llmc::cli::OptionParser parser("tokenizer train",
                                  "Learns a byte-level BPE vocabulary and saves it as vocab.json, "
                                  "merges.txt and tokenizer.json.");
-  parser.add_list("input", inputs, "Text: files, glob patterns, or folders with all they hold.");
+  parser.add_list("input", inputs.inputs,
+                  "Text: files, glob patterns, folders with all they hold, or - for the standard "
+                  "input; gzip is inflated.");
+  parser.add("format", format,
+             "What inputs hold: text, jsonl (JSON Lines), or auto, by the files' names.");
+  parser.add("field", inputs.field, "Of JSON Lines: the name of the text.");
   parser.add("vocab-size", options.vocab_size,
              "Ids in all: 256 bytes, merges, <|endoftext|> and special tokens.", {257, kLargest});
   parser.add("min-frequency", options.min_frequency, "How often a pair must occur to be merged.",
@@ -60,17 +45,25 @@ llmc::cli::Work plan_training(int argc, char** argv) {
   parser.add_list("special-tokens", options.special_tokens,
                   "Further special tokens, which no text encodes to.");
   parser.add("threads", threads,
-             "Threads that read; the result does not depend on it. 0: all processors.", {0, 1024});
+             "Threads that read; the result does not depend on it. 0: OMP_NUM_THREADS if set, else "
+             "the processors this process may use.",
+             {0, 1024});
   parser.add("out-dir", out_dir, "Folder for the files.");
   parser.require("input");
   parser.require("out-dir");
   if (!parser.parse(argc, argv)) return {};
   options.threads = static_cast<int>(threads);
   const auto trainer = std::make_shared<llmc::TokenizerTrainer>(options);
-  const auto files = find_files(inputs);
+  inputs.format = llmc::parse_input_format(format);
+  inputs.out_dir = out_dir;
+  llmc::check_inputs(inputs);
   return [=] {
     const auto begin = std::chrono::steady_clock::now();
-    trainer->add_all(llmc::read_in_blocks(files));
+    const bool on_terminal = isatty(STDERR_FILENO) != 0;
+    trainer->add_inputs(inputs, [&](std::int64_t bytes) {
+      if (on_terminal) std::fprintf(stderr, "\r%.1f MB", static_cast<double>(bytes) / 1e6);
+    });
+    if (on_terminal) std::fputs("\r\033[K", stderr);
     const auto tokenizer = trainer->train();
     tokenizer->save(out_dir);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;

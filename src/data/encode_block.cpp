@@ -1,110 +1,28 @@
 #include "data/encode_block.h"
 
-#include <algorithm>
-#include <string>
-#include <string_view>
-
-#include "data/json_lines.h"
-#include "llmc/core/error.h"
+#include "data/block_documents.h"
 
 namespace llmc {
-namespace {
-
-class BlockEncoder {
- public:
-  BlockEncoder(const TextBlock& block, const PrepareOptions& options, const Tokenizer& tokenizer)
-      : block_(block), options_(options), tokenizer_(tokenizer), continues_(block.continues) {}
-
-  EncodedBlock run() {
-    result_.ids.reserve(block_.text.size() / 4);
-    if (!block_.documents.empty()) {
-      add_known();
-    } else if (block_.input->json_lines) {
-      add_json_lines();
-    } else {
-      add_split();
-    }
-    result_.consumed = block_.consumed;
-    return std::move(result_);
-  }
-
- private:
-  void add(std::string_view text, double bits = 0) {
-    EncodedDocument document;
-    document.continues = continues_;
-    document.bytes = static_cast<std::int64_t>(text.size());
-    document.bits = bits;
-    const std::size_t before = result_.ids.size();
-    if (options_.split != DocumentSplit::kNone && !continues_) {
-      result_.ids.push_back(tokenizer_.begin_of_text());
-    }
-    tokenizer_.encode(result_.ids, text);
-    document.tokens = static_cast<std::int64_t>(result_.ids.size() - before);
-    result_.documents.push_back(document);
-    continues_ = false;
-  }
-
-  void add_unless_empty(std::string_view text) {
-    if (!text.empty() || continues_) add(text);
-  }
-
-  void add_known() {
-    std::string_view rest = block_.text;
-    for (const KnownDocument& document : block_.documents) {
-      add(rest.substr(0, document.bytes), document.bits);
-      rest.remove_prefix(document.bytes);
-    }
-  }
-
-  void add_split() {
-    const std::string separator = separator_of(options_);
-    if (separator.empty()) return add_unless_empty(block_.text);
-    std::string_view rest = block_.text;
-    while (!rest.empty()) {
-      const std::size_t found = rest.find(separator);
-      const bool last = found == rest.npos;
-      const std::size_t next = last ? rest.size() : found + separator.size();
-      std::string_view text = rest.substr(0, found);
-      if (options_.split == DocumentSplit::kBlankLine) {
-        add(rest.substr(0, next));
-      } else {
-        const bool is_line = options_.split == DocumentSplit::kLine && !last;
-        if (is_line && text.ends_with('\r')) text.remove_suffix(1);
-        add_unless_empty(text);
-      }
-      rest.remove_prefix(next);
-    }
-  }
-
-  void add_json_lines() {
-    std::int64_t line = block_.first_line;
-    std::string text, error;
-    for (std::string_view rest = block_.text; !rest.empty(); ++line) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      const std::string_view json = rest.substr(0, end);
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-      if (json.find_first_not_of(" \t\r") == json.npos) continue;
-      text.clear();
-      if (!extract_json_text(text, error, json, options_.field)) {
-        fail(ErrorKind::kInput, "prepare", block_.input->path.string(), ": line ", line, ": ",
-             error);
-      }
-      add_unless_empty(text);
-    }
-  }
-
-  const TextBlock& block_;
-  const PrepareOptions& options_;
-  const Tokenizer& tokenizer_;
-  bool continues_;  // the next document began in an earlier block
-  EncodedBlock result_;
-};
-
-}  // namespace
 
 EncodedBlock encode_block(const TextBlock& block, const PrepareOptions& options,
                           const Tokenizer& tokenizer) {
-  return BlockEncoder(block, options, tokenizer).run();
+  EncodedBlock result;
+  result.ids.reserve(block.text.size() / 4);
+  for_each_document(block, options, [&](const BlockDocument& found) {
+    EncodedDocument document;
+    document.continues = found.continues;
+    document.bytes = static_cast<std::int64_t>(found.text.size());
+    document.bits = found.bits;
+    const std::size_t before = result.ids.size();
+    if (options.split != DocumentSplit::kNone && !found.continues) {
+      result.ids.push_back(tokenizer.begin_of_text());
+    }
+    tokenizer.encode(result.ids, found.text);
+    document.tokens = static_cast<std::int64_t>(result.ids.size() - before);
+    result.documents.push_back(document);
+  });
+  result.consumed = block.consumed;
+  return result;
 }
 
 }  // namespace llmc

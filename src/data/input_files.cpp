@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 fs::path whole_path(const fs::path& path) {
   std::error_code ignored;
-  const fs::path whole = fs::weakly_canonical(path, ignored);
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
   return ignored ? path : whole;
 }
 

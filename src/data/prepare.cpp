@@ -111,6 +111,10 @@ void check_prepare_options(const PrepareOptions& options) {
           "name: expected the beginning of file names, got '", options.name, "'");
 }
 
+void check_inputs(const PrepareOptions& options) {
+  list_inputs(options);
+}
+
 void check_prepare_files(const PrepareOptions& options) {
   const fs::path sidecar = options.out_dir / sidecar_name(options.name);
   std::error_code ignored;

@@ -128,15 +128,6 @@ std::size_t llama3_piece_end(std::string_view text, std::size_t begin) {
   return end;
 }
 
-/// Whether the last character is a space. A text that ends in the middle of one does not.
-bool ends_in_space(std::string_view text) {
-  for (std::size_t bytes = 1; bytes <= 3 && bytes <= text.size(); ++bytes) {
-    const Char c = char_at(text, text.size() - bytes);
-    if (c.kind == CharClass::kSpace && c.bytes == bytes) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::string_view regular_expression(SplitPattern pattern) {
@@ -150,24 +141,6 @@ std::string_view regular_expression(SplitPattern pattern) {
 std::size_t piece_end(SplitPattern pattern, std::string_view text, std::size_t begin) {
   return pattern == SplitPattern::kGpt2 ? gpt2_piece_end(text, begin)
                                         : llama3_piece_end(text, begin);
-}
-
-// Two kinds of places have nothing that looks across them: before a space between two letters of
-// ASCII, and after a newline between two characters that are no spaces.
-std::size_t find_cut(std::string_view text, std::size_t from) {
-  for (std::size_t at = text.find_first_of(" \n", from); at != text.npos;
-       at = text.find_first_of(" \n", at + 1)) {
-    if (at == 0 || at + 1 == text.size()) continue;
-    if (text[at] == ' ') {
-      const auto before = static_cast<unsigned char>(text[at - 1]);
-      const auto after = static_cast<unsigned char>(text[at + 1]);
-      if (is_ascii_letter(before) && is_ascii_letter(after)) return at;
-    } else if (!ends_in_space(text.substr(0, at)) &&
-               char_at(text, at + 1).kind != CharClass::kSpace) {
-      return at + 1;
-    }
-  }
-  return text.size();
 }
 
 }  // namespace llmc

@@ -25,8 +25,4 @@ std::string_view regular_expression(SplitPattern pattern);
 /// letter, number nor space.
 std::size_t piece_end(SplitPattern pattern, std::string_view text, std::size_t begin);
 
-/// The first place at or after `from` where a text can be cut in two whose pieces, in either
-/// pattern, are the pieces of the whole; the end of the text if there is none.
-std::size_t find_cut(std::string_view text, std::size_t from);
-
 }  // namespace llmc

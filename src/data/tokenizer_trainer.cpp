@@ -3,23 +3,25 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
-#include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "core/system_limits.h"
+#include "data/block_documents.h"
 #include "data/bpe_tokenizer.h"
 #include "data/byte_characters.h"
+#include "data/input_files.h"
 #include "data/merge_learner.h"
 #include "data/piece_counts.h"
+#include "data/text_blocks.h"
 #include "llmc/core/error.h"
-#include "llmc/core/file.h"
 
 namespace llmc {
 namespace {
 
 constexpr std::int64_t kBytes = 256;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
-constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
 
 void check(const TokenizerTrainerOptions& options) {
   std::vector<std::string> special = options.special_tokens;
@@ -47,14 +49,10 @@ void check(const TokenizerTrainerOptions& options) {
     fail(ErrorKind::kConfig, "tokenizer", "min_frequency: expected at least 1, got ",
          options.min_frequency);
   }
-  if (options.threads < 0) {
-    fail(ErrorKind::kConfig, "tokenizer", "threads: expected at least 0, got ", options.threads);
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    fail(ErrorKind::kConfig, "tokenizer", "threads: expected 0 to ", kMaxThreads, ", got ",
+         options.threads);
   }
-}
-
-int threads_of(const TokenizerTrainerOptions& options) {
-  if (options.threads > 0) return options.threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 void count_pieces(PieceCounts& counts, std::string_view text) {
@@ -64,54 +62,6 @@ void count_pieces(PieceCounts& counts, std::string_view text) {
     at = end;
   }
 }
-
-/// Reads files one after the other.
-class BlockReader {
- public:
-  BlockReader(std::vector<std::filesystem::path> files, std::function<void(std::int64_t)> progress)
-      : files_(std::move(files)), progress_(std::move(progress)) {}
-
-  bool next(std::string& text) {
-    while (!file_ || file_->position() == file_->size()) {
-      if (next_file_ == files_.size()) return false;
-      file_.emplace(files_[next_file_++]);
-    }
-    // What the last cut left over, which is nothing at the end of a file.
-    text.swap(rest_);
-    rest_.clear();
-    do {
-      const std::size_t had = text.size();
-      text.resize(had + kBlockBytes);
-      text.resize(had + file_->read_some(text.data() + had, kBlockBytes));
-      bytes_ += static_cast<std::int64_t>(text.size() - had);
-      if (text.size() == had) {
-        fail(ErrorKind::kInput, "tokenizer", file_->path().string(), ": expected ", file_->size(),
-             " bytes, got ", file_->position(), "; the file became shorter");
-      }
-      if (file_->position() == file_->size()) break;
-    } while (!cut(text));
-    if (progress_) progress_(bytes_);
-    return true;
-  }
-
- private:
-  /// Keeps what follows the first place to cut in the last part of a text; false if there is none.
-  bool cut(std::string& text) {
-    const std::size_t from = text.size() - std::min(text.size(), kBlockBytes / 16);
-    const std::size_t at = find_cut(text, from);
-    if (at == text.size()) return false;
-    rest_ = text.substr(at);
-    text.resize(at);
-    return true;
-  }
-
-  std::vector<std::filesystem::path> files_;
-  std::function<void(std::int64_t)> progress_;
-  std::size_t next_file_ = 0;
-  std::optional<FileReader> file_;
-  std::string rest_;
-  std::int64_t bytes_ = 0;
-};
 
 }  // namespace
 
@@ -144,33 +94,43 @@ void TokenizerTrainer::add(std::string_view text) {
   impl_->bytes += static_cast<std::int64_t>(text.size());
 }
 
-void TokenizerTrainer::add_all(const std::function<bool(std::string&)>& next) {
+void TokenizerTrainer::add_inputs(const PrepareOptions& options,
+                                  const std::function<void(std::int64_t)>& progress) {
+  const std::vector<InputFile> inputs = list_inputs(options);
+  FileBlocks source(inputs, options);
   std::mutex mutex;
   std::exception_ptr error;
-  bool more = true;
   const auto work = [&] {
     PieceCounts counts;
-    std::int64_t bytes = 0;
     try {
-      for (std::string text;;) {
+      for (TextBlock block;;) {
         {
           std::lock_guard lock(mutex);
-          more = more && !error && next(text);
-          if (!more) break;
+          if (error || !source.next(block)) break;
         }
-        bytes += static_cast<std::int64_t>(text.size());
-        count_pieces(counts, text);
+        std::int64_t bytes = 0;
+        for_each_document(block, options, [&](const BlockDocument& document) {
+          count_pieces(counts, document.text);
+          bytes += static_cast<std::int64_t>(document.text.size());
+        });
+        std::lock_guard lock(mutex);
+        impl_->bytes += bytes;
+        if (progress) progress(impl_->bytes);
       }
       std::lock_guard lock(mutex);
       impl_->counts.add(counts);
-      impl_->bytes += bytes;
     } catch (...) {
       std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
     }
   };
+  const int count = impl_->options.threads > 0 ? impl_->options.threads : default_threads();
   std::vector<std::thread> threads;
-  for (int t = 1; t < threads_of(impl_->options); ++t) threads.emplace_back(work);
+  try {
+    for (int t = 1; t < count; ++t) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Fewer threads do the same work.
+  }
   work();
   for (std::thread& thread : threads) thread.join();
   if (error) std::rethrow_exception(error);
@@ -199,12 +159,6 @@ std::unique_ptr<Tokenizer> TokenizerTrainer::train() const {
   }
   model.begin_of_text = model.end_of_text = model.special[0];
   return std::make_unique<BpeTokenizer>(std::move(model), BpeTokenizer::Files::kJson);
-}
-
-std::function<bool(std::string&)> read_in_blocks(std::vector<std::filesystem::path> files,
-                                                 std::function<void(std::int64_t)> progress) {
-  auto reader = std::make_shared<BlockReader>(std::move(files), std::move(progress));
-  return [reader](std::string& text) { return reader->next(text); };
 }
 
 }  // namespace llmc

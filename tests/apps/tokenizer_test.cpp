@@ -33,9 +33,10 @@ TEST(TokenizerAppTest, TrainsOnAFolderThenEncodesAndDecodes) {
   write_text(folder / "text/one.txt", "the thing and the other thing");
   write_text(folder / "text/more/two.txt", "the thing \u00e9\u20ac again");
   write_text(folder / "text/.hidden", "zzzzzzzz");
+  write_text(folder / "text/lines.jsonl", "{\"body\": \"qqqq\", \"text\": \"zzzz\"}\n");
   const Outcome trained =
-      run(folder, {"train", "--input", "text", "--vocab-size", "300", "--special-tokens",
-                   "<|user|>", "--threads", "2", "--out-dir", "out/tokenizer"});
+      run(folder, {"train", "--input", "text", "--field", "body", "--vocab-size", "300",
+                   "--special-tokens", "<|user|>", "--threads", "2", "--out-dir", "out/tokenizer"});
   EXPECT_EQ(trained.status, 0) << trained.err;
   EXPECT_NE(trained.out.find("out/tokenizer: "), std::string::npos) << trained.out;
   EXPECT_NE(trained.out.find("fewer than the 300 asked for"), std::string::npos) << trained.out;
@@ -45,7 +46,9 @@ TEST(TokenizerAppTest, TrainsOnAFolderThenEncodesAndDecodes) {
   const auto tokenizer = load_tokenizer(folder / "out/tokenizer");
   EXPECT_EQ(tokenizer->token_bytes(static_cast<std::int32_t>(tokenizer->vocab_size() - 1)),
             "<|user|>");
-  EXPECT_EQ(read_text(folder / "out/tokenizer/merges.txt").find("z z"), std::string::npos);
+  const std::string merges = read_text(folder / "out/tokenizer/merges.txt");
+  EXPECT_EQ(merges.find("z z"), std::string::npos);
+  EXPECT_NE(merges.find("q q"), std::string::npos);
 
   const Outcome encoded = run_on(folder, "text/more/two.txt", "encode --tokenizer out/tokenizer");
   EXPECT_EQ(encoded.status, 0) << encoded.err;
@@ -73,6 +76,9 @@ TEST(TokenizerAppTest, RefusesBadInputBeforeWork) {
              "--vocab-size");
   expect_bad({"train", "--input", "in.txt", "--out-dir", "out", "--special-tokens", "a b"},
              "special_tokens: expected");
+  expect_bad({"train", "--input", "in.txt", "--out-dir", "out", "--format", "csv"},
+             "format: expected auto, text or jsonl");
+  expect_bad({"train", "--input", ".", "--out-dir", "out"}, "outside of the input folder");
   expect_bad({"encode", "--tokenizer", "in.txt"}, "in.txt");
   expect_bad({"decode"}, "--tokenizer");
   EXPECT_EQ(run(folder, {"--help"}).status, 0);

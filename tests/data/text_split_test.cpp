@@ -64,33 +64,6 @@ TEST(TextSplitTest, FollowsLlama3sPattern) {
   EXPECT_EQ(split3("\xffword"), (Pieces{"\xffword"}));
 }
 
-TEST(TextSplitTest, TextsMayBeCutInTwo) {
-  std::mt19937 random(2);
-  const std::vector<std::string> parts{"a",      "b's",    "'",    "'r",   "e",   " ",
-                                       "  ",     "\n",     "\r",   "\t",   "1",   "!",
-                                       "\u3000", "\u00e9", "\xe3", "\x80", "\xff"};
-  int cuts = 0;
-  for (int trial = 0; trial < 20'000; ++trial) {
-    std::string text;
-    for (std::size_t n = random() % 12; n > 0; --n) text += parts[random() % parts.size()];
-    const std::size_t from = random() % (text.size() + 1);
-    const std::size_t cut = find_cut(text, from);
-    ASSERT_TRUE(cut >= from && cut <= text.size());
-    cuts += cut < text.size() ? 1 : 0;
-    for (const SplitPattern pattern : {SplitPattern::kGpt2, SplitPattern::kLlama3}) {
-      Pieces pieces = split(text.substr(0, cut), pattern);
-      for (std::string& piece : split(text.substr(cut), pattern)) pieces.push_back(piece);
-      ASSERT_EQ(pieces, split(text, pattern)) << "'" << text << "' at " << cut;
-    }
-  }
-  EXPECT_GT(cuts, 500);
-  EXPECT_EQ(find_cut("one two", 0), 3u);
-  EXPECT_EQ(find_cut("one\ntwo", 0), 4u);
-  EXPECT_EQ(find_cut("\u3002\n\u6c34", 0), 4u);
-  EXPECT_EQ(find_cut("\u3000\n\u6c34", 0), 7u);
-  EXPECT_EQ(find_cut("", 0), 0u);
-}
-
 TEST(TextSplitTest, InvalidBytesAreOtherCharacters) {
   EXPECT_EQ(split("a\xff\xfe b\x80"), (Pieces{"a", "\xff\xfe", " b", "\x80"}));
   EXPECT_EQ(split("\xc3"), (Pieces{"\xc3"}));

@@ -122,16 +122,18 @@ TEST(TokenizerTrainerTest, DoesNotDependOnThreadsOrOnHowTheTextArrives) {
   write_text(folder / "long.txt", text);
   write_text(folder / "empty.txt", "");
   write_text(folder / "short.txt", "a short one");
-  const std::vector<fs::path> files{folder / "long.txt", folder / "empty.txt",
-                                    folder / "short.txt"};
+  write_text(folder / "lines.jsonl", "{\"body\": \"one\\nline\"}\n{\"body\": \"another\"}\n");
+  PrepareOptions inputs;
+  inputs.inputs = {folder.path().string()};
+  inputs.field = "body";
   TokenizerTrainer whole({.vocab_size = 700, .threads = 1});
   whole.add(text);
-  whole.add("a short one");
+  for (const char* document : {"a short one", "one\nline", "another"}) whole.add(document);
   const std::string expected = whole.train()->hash();
   for (const int threads : {1, 3}) {
     TokenizerTrainer trainer({.vocab_size = 700, .threads = threads});
     std::int64_t told = 0;
-    trainer.add_all(read_in_blocks(files, [&](std::int64_t bytes) { told = bytes; }));
+    trainer.add_inputs(inputs, [&](std::int64_t bytes) { told = bytes; });
     EXPECT_EQ(trainer.bytes(), whole.bytes());
     EXPECT_EQ(told, whole.bytes());
     EXPECT_EQ(trainer.pieces(), whole.pieces());
@@ -184,9 +186,18 @@ TEST(TokenizerTrainerTest, RefusesWhatCannotBe) {
   expect_refused({.threads = -1}, "threads");
   const TokenizerTrainer nothing({});
   expect_error(ErrorKind::kInput, "expected text to learn from", [&] { nothing.train(); });
-  TokenizerTrainer missing({});
-  expect_error(ErrorKind::kInput, "/no/such/file",
-               [&] { missing.add_all(read_in_blocks({"/no/such/file"})); });
+  const TempFolder folder;
+  PrepareOptions inputs;
+  TokenizerTrainer trainer({.threads = 2});
+  const auto expect_bad = [&](const std::string& input, const std::string& part) {
+    inputs.inputs = {input};
+    expect_error(ErrorKind::kInput, part, [&] { trainer.add_inputs(inputs); });
+  };
+  expect_bad("/no/such/file", "/no/such/file");
+  write_text(folder / "a.jsonl", "{\"text\": \"one\"}\n{\"body\": \"two\"}\n");
+  expect_bad((folder / "a.jsonl").string(), "a.jsonl: line 2: ");
+  inputs.out_dir = folder / "out";
+  expect_bad(folder.path().string(), "outside of the input folder");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <string>
 
 #include "data/bpe_tokenizer.h"
+#include "data/text_cut.h"
 #include "llmc/data/tokenizer.h"
 
 namespace {
@@ -29,7 +30,8 @@ void round_trip(const llmc::Tokenizer& tokenizer, const std::string& text) {
   streamed += decoder.finish();
   if (tokenizer.decode(ids) != text || streamed != text) std::abort();
   // Cut in two, a text keeps its ids.
-  const std::size_t cut = llmc::find_cut(text, text.size() / 2);
+  const std::size_t cut =
+      llmc::last_safe_cut(std::string_view(text).substr(0, text.size() / 2 + 1));
   auto parts = tokenizer.encode(text.substr(0, cut));
   tokenizer.encode(parts, text.substr(cut));
   if (parts != ids) std::abort();

@@ -73,8 +73,11 @@ struct PrepareProgress {
 /// A config error that names the option if the options cannot be used.
 void check_prepare_options(const PrepareOptions& options);
 
-/// An input error that names the file if an input is missing, cannot be read or is given twice, or
-/// if the data set would replace an input or a NAME.json that is no sidecar.
+/// An input error that names the file if an input is missing, cannot be read, is given twice, or
+/// lies in a folder that holds out_dir.
+void check_inputs(const PrepareOptions& options);
+
+/// The same, and if the data set would replace an input or a NAME.json that is no sidecar.
 void check_prepare_files(const PrepareOptions& options);
 
 /// Turns text into NAME_val.bin and NAME_train.bin in out_dir (NAME_train_000001.bin and so on with

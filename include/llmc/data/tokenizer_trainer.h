@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "llmc/data/prepare.h"
 #include "llmc/data/tokenizer.h"
 
 namespace llmc {
@@ -21,7 +21,8 @@ struct TokenizerTrainerOptions {
   /// Further special tokens beside <|endoftext|>: printable ASCII without spaces, at least two
   /// characters each.
   std::vector<std::string> special_tokens = {};
-  /// Threads that count pieces; 0: one for each processor. The result does not depend on it.
+  /// Threads that read inputs and count pieces; 0: OMP_NUM_THREADS if set, else the processors this
+  /// process may run on. The result does not depend on it.
   int threads = 0;
 };
 
@@ -43,9 +44,12 @@ class TokenizerTrainer {
 
   /// Counts the pieces of a text, for example a document. Special tokens in it are text as any.
   void add(std::string_view text);
-  /// The same for the texts that `next` puts into its argument, until it returns false. It is
-  /// called by one thread at a time, while others count what they got.
-  void add_all(const std::function<bool(std::string& text)>& next);
+  /// The same for each document of the inputs that the options name; of these `inputs`, `format`,
+  /// `field`, `split` and `delimiter` count, and `out_dir`, which must not be inside an input
+  /// folder. Errors are those of prepare_dataset. `progress`, if any, is told the bytes of text so
+  /// far, now and then and by one thread at a time.
+  void add_inputs(const PrepareOptions& options,
+                  const std::function<void(std::int64_t bytes)>& progress = {});
 
   /// Bytes of text so far, and distinct pieces in them.
   std::int64_t bytes() const;
@@ -59,11 +63,5 @@ class TokenizerTrainer {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-/// Hands out the content of files for TokenizerTrainer::add_all, in blocks of a few megabytes that
-/// end where no piece is cut. `progress`, if any, is told the bytes read so far.
-std::function<bool(std::string&)> read_in_blocks(
-    std::vector<std::filesystem::path> files,
-    std::function<void(std::int64_t bytes)> progress = {});
 
 }  // namespace llmc
