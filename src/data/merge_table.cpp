@@ -32,18 +32,25 @@ std::size_t first_slot(std::uint64_t pair, std::size_t slots) {
 
 }  // namespace
 
-MergeTable::Slot& MergeTable::slot_of(std::uint64_t pair) {
-  std::size_t at = first_slot(pair, slots_.size());
-  while (slots_[at].pair != pair && slots_[at].pair != kNoPair) at = (at + 1) & (slots_.size() - 1);
-  return slots_[at];
+/// Where a pair is, or where it would be.
+inline std::size_t MergeTable::slot_of(std::uint64_t pair) const {
+  std::size_t at = first_slot(pair, pairs_.size());
+  while (pairs_[at] != pair && pairs_[at] != kNoPair) at = (at + 1) & (pairs_.size() - 1);
+  return at;
 }
 
 void MergeTable::grow() {
   low_.resize(kLow * kLow, kNoMerge);
-  std::vector<Slot> old(std::max(kFirstSlots, 2 * slots_.size()), {kNoPair, kNoMerge});
-  old.swap(slots_);
-  for (const Slot& slot : old) {
-    if (slot.pair != kNoPair) slot_of(slot.pair) = slot;
+  const std::size_t slots = std::max(kFirstSlots, 2 * pairs_.size());
+  std::vector<std::uint64_t> pairs(slots, kNoPair);
+  std::vector<std::uint64_t> values(slots, kNoMerge);
+  pairs.swap(pairs_);
+  values.swap(values_);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs[i] == kNoPair) continue;
+    const std::size_t at = slot_of(pairs[i]);
+    pairs_[at] = pairs[i];
+    values_[at] = values[i];
   }
 }
 
@@ -52,13 +59,14 @@ bool MergeTable::add(const Merge& merge) {
 }
 
 bool MergeTable::add(const Merge& merge, std::uint32_t rank) {
-  if (2 * (merges_.size() + 1) > slots_.size()) grow();
+  if (2 * (merges_.size() + 1) > pairs_.size()) grow();
   const std::uint64_t pair = key_of(merge.left, merge.right);
-  Slot& slot = slot_of(pair);
-  if (slot.pair == pair) return false;
-  slot = {pair, std::uint64_t{rank} << 32 | static_cast<std::uint32_t>(merge.merged)};
+  const std::size_t at = slot_of(pair);
+  if (pairs_[at] == pair) return false;
+  pairs_[at] = pair;
+  values_[at] = std::uint64_t{rank} << 32 | static_cast<std::uint32_t>(merge.merged);
   if ((merge.left | merge.right) < kLow) {
-    low_[static_cast<std::size_t>(merge.left * kLow + merge.right)] = slot.value;
+    low_[static_cast<std::size_t>(merge.left * kLow + merge.right)] = values_[at];
   }
   merges_.push_back(merge);
   return true;
@@ -66,16 +74,12 @@ bool MergeTable::add(const Merge& merge, std::uint32_t rank) {
 
 inline std::uint64_t MergeTable::value_of(std::int32_t left, std::int32_t right) const {
   if ((left | right) < kLow) return low_[static_cast<std::size_t>(left * kLow + right)];
-  const std::uint64_t pair = key_of(left, right);
-  std::size_t at = first_slot(pair, slots_.size());
-  for (;; at = (at + 1) & (slots_.size() - 1)) {
-    const Slot& slot = slots_[at];
-    if (slot.pair == pair || slot.pair == kNoPair) return slot.value;
-  }
+  const std::size_t at = slot_of(key_of(left, right));
+  return pairs_[at] == kNoPair ? kNoMerge : values_[at];
 }
 
 void MergeTable::apply(std::vector<std::int32_t>& symbols, Scratch& scratch) const {
-  if (slots_.empty() || symbols.size() < 2) return;
+  if (merges_.empty() || symbols.size() < 2) return;
   if (symbols.size() <= kFew) {
     apply_to_few(symbols, scratch);
   } else {

@@ -47,19 +47,17 @@ class MergeTable {
   void apply(std::vector<std::int32_t>& symbols, Scratch& scratch) const;
 
  private:
-  struct Slot {
-    std::uint64_t pair;
-    std::uint64_t value;
-  };
-
   std::uint64_t value_of(std::int32_t left, std::int32_t right) const;
-  Slot& slot_of(std::uint64_t pair);
+  std::size_t slot_of(std::uint64_t pair) const;
   void grow();
   void apply_to_few(std::vector<std::int32_t>& symbols, Scratch& scratch) const;
   void apply_to_many(std::vector<std::int32_t>& symbols, Scratch& scratch) const;
 
   std::vector<Merge> merges_;
-  std::vector<Slot> slots_;  // a hash table with open addressing
+  // A hash table with open addressing. Most pairs that are looked up are not in it, which the pairs
+  // alone tell.
+  std::vector<std::uint64_t> pairs_;
+  std::vector<std::uint64_t> values_;
   std::vector<std::uint64_t> low_;  // values of pairs of symbols below 256, bytes for the most part
 };
 
