@@ -47,7 +47,7 @@ double decoded_bytes_per_token(const Files& files, const llmc::Tokenizer& tokeni
       window.resize(static_cast<std::size_t>(std::min<std::int64_t>(file.size() - begin, 65536)));
       file.read(window, begin);
       for (const std::int32_t id : window) {
-        if (id == tokenizer.end_of_text()) continue;
+        if (id == tokenizer.begin_of_text()) continue;
         bytes += static_cast<double>(tokenizer.token_bytes(id).size());
       }
       tokens += static_cast<double>(window.size());
@@ -74,7 +74,7 @@ llmc::cli::TextReport measure_text(const Options& options, llmc::Transformer& mo
   double bytes = 0;
   for (const auto& path : options.text_files) {
     const std::string text = llmc::read_text(path);
-    std::vector<std::int32_t> tokens = {tokenizer.end_of_text()};
+    std::vector<std::int32_t> tokens = {tokenizer.begin_of_text()};
     tokenizer.encode(tokens, text);
     const auto part = llmc::Evaluator(model).run(tokens, options.seq_len);
     report.evaluation.loss_sum += part.loss_sum;

@@ -51,14 +51,15 @@ llmc::SampleOptions sample_options(const Options& options, const llmc::Tokenizer
   out.repetition_penalty = static_cast<float>(options.repetition_penalty);
   out.seed = static_cast<std::uint64_t>(options.seed);
   out.vocab_size = tokenizer.vocab_size();
-  out.end_of_text = tokenizer.end_of_text();
+  out.end_of_text = tokenizer.begin_of_text();
   return out;
 }
 
-// Documents of the training data begin after end-of-text, so a prompt does too.
+// Documents of the training data follow this token, so a prompt does too, and its text ends with
+// it.
 llmc::Sampler::Tokens tokens_of(const Options& options, const std::string& prompt) {
   const llmc::Tokenizer& tokenizer = *options.model.tokenizer();
-  llmc::Sampler::Tokens tokens = {tokenizer.end_of_text()};
+  llmc::Sampler::Tokens tokens = {tokenizer.begin_of_text()};
   tokenizer.encode(tokens, prompt);
   const std::int64_t longest = options.model.loader().config().block_size;
   if (std::ssize(tokens) > longest) {

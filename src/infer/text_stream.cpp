@@ -28,7 +28,7 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop
 
 std::string TextStream::push(std::int32_t id) {
   if (ended_) return {};
-  if (id == tokenizer_.end_of_text()) return finish();
+  if (id == tokenizer_.begin_of_text()) return finish();
   return release(decoder_.push(id));
 }
 

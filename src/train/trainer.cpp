@@ -133,7 +133,7 @@ StopEvent Trainer::run() {
     SampleOptions options;
     options.seed = static_cast<std::uint64_t>(config_.seed);
     if (tokenizer_) {
-      options.end_of_text = tokenizer_->end_of_text();
+      options.end_of_text = tokenizer_->begin_of_text();
       options.vocab_size = tokenizer_->vocab_size();
     }
     sampler_ = std::make_unique<Sampler>(model_, options);
@@ -311,10 +311,10 @@ void Trainer::sample() {
 }
 
 std::string Trainer::sampled_text() {
-  const std::vector<std::int32_t> prompt = {tokenizer_ ? tokenizer_->end_of_text() : 0};
+  const std::vector<std::int32_t> prompt = {tokenizer_ ? tokenizer_->begin_of_text() : 0};
   std::vector<std::int32_t> ids = sampler_->generate(prompt, config_.sample_tokens, {}, step_);
   if (tokenizer_) {
-    if (!ids.empty() && ids.back() == tokenizer_->end_of_text()) ids.pop_back();
+    if (!ids.empty() && ids.back() == tokenizer_->begin_of_text()) ids.pop_back();
     return tokenizer_->decode(ids);
   }
   std::string text;

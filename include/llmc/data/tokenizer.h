@@ -21,8 +21,8 @@ class Tokenizer {
   virtual std::int64_t vocab_size() const = 0;
   /// The id that ends a text. No text encodes to it.
   virtual std::int32_t end_of_text() const = 0;
-  /// The id that stands before each document of training data: Llama 3's begin-of-text, for all
-  /// others end_of_text.
+  /// The id that stands before each document of training data, so that a model trained on them ends
+  /// its texts with it: Llama 3's begin-of-text, for all others end_of_text.
   virtual std::int32_t begin_of_text() const { return end_of_text(); }
   /// The bytes of a token; those of a special token are its printed name. An id outside the
   /// vocabulary is an input error.
