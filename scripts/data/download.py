@@ -1,7 +1,7 @@
 """Downloads that survive interruptions: what was received stays, and the next attempt goes on from there.
 
 A file appears under its name when it is complete and its checksum, where known, is right; until
-then it is called NAME.part. Used by get.py, and by itself: download.py URL FILE [SHA256].
+then it is called NAME.part. Used by get.py and gpt2.py, and by itself: download.py URL FILE [SHA256].
 """
 
 import errno
@@ -30,10 +30,10 @@ def hub_endpoint():
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def hub_url(repo, path, kind="datasets"):
+def hub_url(repo, path, kind="datasets", revision="main"):
     """Where the Hugging Face hub, or the mirror named by HF_ENDPOINT, has a file of a repository."""
     prefix = f"{kind}/" if kind else ""
-    return f"{hub_endpoint()}/{prefix}{repo}/resolve/main/{urllib.parse.quote(path)}"
+    return f"{hub_endpoint()}/{prefix}{repo}/resolve/{revision}/{urllib.parse.quote(path)}"
 
 
 def open_url(url, begin=0):
@@ -77,9 +77,9 @@ def retry(url, attempt_once):
             time.sleep(min(2**attempt, 10) * float(os.environ.get("LLMC_RETRY_SECONDS", "1")))
 
 
-def hub_files(repo, folder):
-    """[(path, size, sha256 or None)] of a folder of a dataset on the hub, sorted by path."""
-    url = f"{hub_endpoint()}/api/datasets/{repo}/tree/main/{urllib.parse.quote(folder)}"
+def hub_files(repo, folder, kind="datasets"):
+    """[(path, size, sha256 or None)] of a folder of a dataset or model on the hub, sorted by path."""
+    url = f"{hub_endpoint()}/api/{kind}/{repo}/tree/main/{urllib.parse.quote(folder)}".rstrip("/")
     files = []
     while url:
         page, following = retry(url, lambda: read_page(url))
