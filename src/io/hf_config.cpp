@@ -129,9 +129,8 @@ ModelConfig model_from_hf_config(const std::string& text, const std::filesystem:
   return config;
 }
 
-std::string hf_config_text(const ModelConfig& config, DType dtype,
-                           std::optional<std::int32_t> end_of_text) {
-  const json id = end_of_text ? json(*end_of_text) : json(nullptr);
+std::string hf_config_text(const ModelConfig& config, DType dtype, const HfTextIds& ids) {
+  const auto or_null = [](std::optional<std::int32_t> id) { return id ? json(*id) : json(); };
   const json out{{"model_type", "gpt2"},
                  {"architectures", {"GPT2LMHeadModel"}},
                  {"n_layer", config.n_layer},
@@ -146,8 +145,8 @@ std::string hf_config_text(const ModelConfig& config, DType dtype,
                  {"embd_pdrop", 0.0},
                  {"resid_pdrop", 0.0},
                  {"tie_word_embeddings", true},
-                 {"bos_token_id", id},
-                 {"eos_token_id", id},
+                 {"bos_token_id", or_null(ids.begin)},
+                 {"eos_token_id", or_null(ids.end)},
                  {"torch_dtype", dtype == DType::kBF16 ? "bfloat16" : "float32"}};
   return out.dump(2) + "\n";
 }

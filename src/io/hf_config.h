@@ -14,8 +14,13 @@ namespace llmc {
 /// `path` and what in it is not a GPT-2 as this library computes it.
 ModelConfig model_from_hf_config(const std::string& text, const std::filesystem::path& path);
 
-/// config.json of a GPT-2 whose weights are stored as `dtype`. end_of_text: null where not known.
-std::string hf_config_text(const ModelConfig& config, DType dtype,
-                           std::optional<std::int32_t> end_of_text);
+/// Ids between which a text stands, where they are known.
+struct HfTextIds {
+  std::optional<std::int32_t> begin;
+  std::optional<std::int32_t> end;
+};
+
+/// config.json of a GPT-2 whose weights are stored as `dtype`.
+std::string hf_config_text(const ModelConfig& config, DType dtype, const HfTextIds& ids);
 
 }  // namespace llmc

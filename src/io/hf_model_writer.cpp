@@ -131,15 +131,16 @@ void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const M
   }
   std::error_code ignored;
   const bool has_pair = fs::is_regular_file(folder / "vocab.json", ignored);
+  const std::string begin_of_text(tokenizer.token_bytes(tokenizer.begin_of_text()));
   const std::string end_of_text(tokenizer.token_bytes(tokenizer.end_of_text()));
   const json config{{"tokenizer_class", has_pair ? "GPT2Tokenizer" : "PreTrainedTokenizerFast"},
                     {"model_max_length", model.block_size},
                     {"add_prefix_space", false},
-                    {"bos_token", end_of_text},
+                    {"bos_token", begin_of_text},
                     {"eos_token", end_of_text},
                     {"unk_token", end_of_text}};
   write_text(folder / "tokenizer_config.json", config.dump(2) + "\n");
-  const json generation{{"bos_token_id", tokenizer.end_of_text()},
+  const json generation{{"bos_token_id", tokenizer.begin_of_text()},
                         {"eos_token_id", tokenizer.end_of_text()}};
   write_text(folder / "generation_config.json", generation.dump(2) + "\n");
 }
@@ -160,12 +161,12 @@ void write_hf_model(const fs::path& folder, WeightSource& source, const HfWriteO
   }
   StagedFolder staged(folder);
   write_weights(staged.path(), source, options);
-  std::optional<std::int32_t> end_of_text;
+  HfTextIds ids;
   if (options.tokenizer != nullptr) {
     write_tokenizer(staged.path(), *options.tokenizer, config);
-    end_of_text = options.tokenizer->end_of_text();
+    ids = {options.tokenizer->begin_of_text(), options.tokenizer->end_of_text()};
   }
-  write_text(staged.path() / kHfConfigFile, hf_config_text(config, options.dtype, end_of_text));
+  write_text(staged.path() / kHfConfigFile, hf_config_text(config, options.dtype, ids));
   staged.publish();
 }
 
