@@ -17,7 +17,7 @@
 #include "cli/signals.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
-#include "llmc/data/choices_writer.h"
+#include "llmc/data/choices.h"
 #include "llmc/data/prepare.h"
 #include "llmc/data/token_file.h"
 

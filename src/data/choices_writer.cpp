@@ -1,4 +1,4 @@
-#include "llmc/data/choices_writer.h"
+#include "llmc/data/choices.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "llmc/data/choices_writer.h"
+#include "llmc/data/choices.h"
 
 #include <gtest/gtest.h>
 
@@ -48,6 +48,14 @@ TEST_F(ChoicesWriterTest, WritesTheFormatOfLlmc) {
   std::vector<std::uint16_t> words((bytes.size() - 1024) / 2);
   std::memcpy(words.data(), bytes.data() + 1024, words.size() * 2);
   EXPECT_EQ(words, wanted);
+
+  const auto examples = read_choices(folder_ / "out.bin", nullptr);
+  ASSERT_EQ(examples.size(), 2u);
+  EXPECT_EQ(examples[0].context, (std::vector<std::int32_t>{'a', 'b'}));
+  ASSERT_EQ(examples[0].endings.size(), 4u);
+  EXPECT_EQ(examples[0].endings[1].tokens, (std::vector<std::int32_t>{' ', 'd', 'e'}));
+  EXPECT_EQ(examples[0].label, 2);
+  EXPECT_EQ(examples[1].label, 0);
 }
 
 TEST_F(ChoicesWriterTest, RefusesOtherLines) {
