@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,27 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kVerifyElements = std::int64_t{1} << 20;
 
-/// Reads the elements of one manifest tensor in order, and checks each piece as it ends.
+/// Reads the elements of one manifest tensor in order, and checks each piece as it ends. Pieces
+/// are read to their end, as their checksums cover all of them, but none before the first element
+/// that is wanted or behind the last.
 class PieceReader {
  public:
   PieceReader(std::string name, const ManifestTensor& tensor,
               std::map<std::string, SafetensorsReader>& files)
       : name_(std::move(name)), tensor_(tensor), files_(files) {}
+
+  /// Makes `element` the next one.
+  void start_at(std::int64_t element) {
+    while (tensor_.pieces[piece_].end <= element) ++piece_;
+    position_ = tensor_.pieces[piece_].begin;
+    discard(element - position_);
+  }
+
+  /// No more elements are wanted.
+  void finish() {
+    const ManifestPiece& piece = tensor_.pieces[piece_];
+    if (position_ > piece.begin && position_ < piece.end) discard(piece.end - position_);
+  }
 
   /// The next `count` elements.
   void read(std::int64_t count, void* out) {
@@ -43,6 +59,13 @@ class PieceReader {
   }
 
  private:
+  void discard(std::int64_t count) {
+    std::vector<char> unused(static_cast<std::size_t>(std::min(count, kVerifyElements)) *
+                             size_of(tensor_.dtype));
+    for (; count > 0; count -= kVerifyElements)
+      read(std::min(count, kVerifyElements), unused.data());
+  }
+
   void finish_piece(const SafetensorsReader& file, const ManifestPiece& piece) {
     if (checksum_.value() != piece.checksum) {
       fail(ErrorKind::kInput, "checkpoint", file.path().string(), ": tensor '", name_,
@@ -133,12 +156,16 @@ struct CheckpointReader::Impl {
     }
   }
 
-  void load(Stream& stream, const Tensor& dst, const std::string& name,
+  void load(Stream& stream, const StatePiece& piece, const std::string& name,
             const ManifestTensor& tensor) {
-    if (tensor.shape != dst.shape()) {
-      fail_here("tensor '", name, "': expected shape ", dst.shape(), ", got ", tensor.shape);
+    if (tensor.shape != piece.shape) {
+      fail_here("tensor '", name, "': expected shape ", piece.shape, ", got ", tensor.shape);
     }
-    load_tensor(stream, dst, tensor.dtype, stored(name, tensor).read);
+    PieceReader pieces(name, tensor, files);
+    pieces.start_at(piece.begin);
+    load_tensor(stream, piece.tensor, tensor.dtype,
+                [&](std::int64_t, std::int64_t count, void* out) { pieces.read(count, out); });
+    pieces.finish();
   }
 
   /// A stored tensor, to be read from front to back.
@@ -161,9 +188,10 @@ struct CheckpointReader::Impl {
     return {name, &stored->second};
   }
 
-  void load_state(Stream& stream, const Tensor& dst, const std::string& name) {
+  void load_state(Stream& stream, const StatePiece& piece) {
+    const std::string& name = piece.name;
     if (const auto found = manifest.state.find(name); found != manifest.state.end()) {
-      load(stream, dst, name, found->second);
+      load(stream, piece, name, found->second);
       return;
     }
     const std::string prefix = concat(kMasterState, ".");
@@ -172,14 +200,19 @@ struct CheckpointReader::Impl {
     if (weight == manifest.weights.end()) {
       fail_here("expected optimizer state '", name, "', got none");
     }
-    load(stream, dst, weight->first, weight->second);
+    load(stream, piece, weight->first, weight->second);
   }
 
   /// Refuses state that the optimizer has no place for, but for masters of fp32 parameters.
-  void check_all_used(const std::vector<std::string>& wanted) const {
+  void check_all_used(const Optimizer& optimizer) const {
+    std::set<std::string> places;
+    for (const std::string& state : optimizer.state_names()) {
+      for (const Parameter& parameter : optimizer.parameters().table()) {
+        places.insert(concat(state, ".", parameter.name));
+      }
+    }
     for (const auto& [name, tensor] : manifest.state) {
-      const bool used = std::find(wanted.begin(), wanted.end(), name) != wanted.end();
-      if (!used && !name.starts_with(concat(kMasterState, "."))) {
+      if (!places.contains(name) && !name.starts_with(concat(kMasterState, "."))) {
         fail_here("optimizer state '", name, "' is stored but the optimizer has none of that name");
       }
     }
@@ -242,12 +275,8 @@ void CheckpointReader::read_all(Stream& stream, const ParameterSet& parameters,
   impl_->need_all_files();
   read_weights(stream, parameters);
   optimizer.start(stream);
-  std::vector<std::string> wanted;
-  optimizer.visit_state([&](const std::string& name, const Tensor& tensor) {
-    impl_->load_state(stream, tensor, name);
-    wanted.push_back(name);
-  });
-  impl_->check_all_used(wanted);
+  optimizer.visit_state([&](const StatePiece& piece) { impl_->load_state(stream, piece); });
+  impl_->check_all_used(optimizer);
   optimizer.write_guard(stream, info.guard);
 
   const Tensor bytes(block, DType::kU8, {static_cast<std::int64_t>(sizeof(StepBlock))});

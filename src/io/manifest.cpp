@@ -220,31 +220,51 @@ DType dtype_of(const Node& node) {
   node.fail_here("'", name, "' is not known");
 }
 
+/// Refuses pieces with gaps between them, by fail_here(what).
+template <class Fail>
+void check_whole(const ManifestTensor& tensor, const Fail& fail_here) {
+  std::int64_t expected = 0;
+  for (const ManifestPiece& p : tensor.pieces) {
+    if (p.begin != expected || p.end <= p.begin) {
+      fail_here(
+          concat("expected a piece from element ", expected, " on, got ", p.begin, " to ", p.end));
+    }
+    expected = p.end;
+  }
+  if (expected != tensor.shape.numel()) {
+    fail_here(concat("expected pieces of ", tensor.shape.numel(), " elements, got ", expected));
+  }
+}
+
+ManifestTensor tensor_of(const Node& node, const std::map<std::string, ManifestFile>& files) {
+  ManifestTensor tensor;
+  tensor.dtype = dtype_of(node["dtype"]);
+  tensor.shape = shape_of(node["shape"]);
+  for (const Node& piece : node["pieces"].list()) {
+    tensor.pieces.push_back({piece["file"].text(), piece["begin"].integer(0),
+                             piece["end"].integer(0), piece["checksum"].hex()});
+    const std::string& file = tensor.pieces.back().file;
+    if (!files.contains(file)) node.fail_here("file '", file, "' is not listed");
+  }
+  return tensor;
+}
+
 std::map<std::string, ManifestTensor> tensors_of(const Node& node,
                                                  const std::map<std::string, ManifestFile>& files) {
   std::map<std::string, ManifestTensor> tensors;
   node.members([&](const std::string& name, const Node& member) {
-    ManifestTensor tensor;
-    tensor.dtype = dtype_of(member["dtype"]);
-    tensor.shape = shape_of(member["shape"]);
-    std::int64_t expected = 0;
-    for (const Node& piece : member["pieces"].list()) {
-      ManifestPiece p{piece["file"].text(), piece["begin"].integer(0), piece["end"].integer(0),
-                      piece["checksum"].hex()};
-      if (p.begin != expected || p.end <= p.begin) {
-        member.fail_here("expected a piece from element ", expected, " on, got ", p.begin, " to ",
-                         p.end);
-      }
-      if (!files.contains(p.file)) member.fail_here("file '", p.file, "' is not listed");
-      expected = p.end;
-      tensor.pieces.push_back(std::move(p));
-    }
-    if (expected != tensor.shape.numel()) {
-      member.fail_here("expected pieces of ", tensor.shape.numel(), " elements, got ", expected);
-    }
-    tensors[name] = std::move(tensor);
+    const ManifestTensor& tensor = tensors[name] = tensor_of(member, files);
+    check_whole(tensor, [&](const std::string& what) { member.fail_here(what); });
   });
   return tensors;
+}
+
+json json_of(const std::map<std::string, ManifestFile>& files) {
+  json out = json::object();
+  for (const auto& [name, file] : files) {
+    out[name] = {{"bytes", file.bytes}, {"header_checksum", hex_of(file.header_checksum)}};
+  }
+  return out;
 }
 
 std::map<std::string, ManifestFile> files_of(const Node& node) {
@@ -307,21 +327,45 @@ std::string checksum_of(const json& manifest) {
 }  // namespace
 
 std::string to_json(const Manifest& manifest) {
-  json files = json::object();
-  for (const auto& [name, file] : manifest.files) {
-    files[name] = {{"bytes", file.bytes}, {"header_checksum", hex_of(file.header_checksum)}};
-  }
   try {
     json out = json_of(manifest.info);
     out["format"] = kFormat;
     out["version"] = kVersion;
-    out["files"] = std::move(files);
+    out["files"] = json_of(manifest.files);
     out["weights"] = json_of(manifest.weights);
     out["state"] = json_of(manifest.state);
     out["manifest_checksum"] = checksum_of(out);
     return out.dump(1) + "\n";
   } catch (const json::exception&) {
     fail(ErrorKind::kInput, "checkpoint", "expected all text of the manifest in UTF-8");
+  }
+}
+
+std::string part_to_json(const Manifest& part) {
+  return json{{"files", json_of(part.files)}, {"state", json_of(part.state)}}.dump() + "\n";
+}
+
+void add_part(Manifest& manifest, const std::string& text, const std::filesystem::path& path) {
+  const json value = json::parse(text, nullptr, false);
+  const Node root(value, path, "");
+  const std::map<std::string, ManifestFile> files = files_of(root["files"]);
+  manifest.files.insert(files.begin(), files.end());
+  root["state"].members([&](const std::string& name, const Node& member) {
+    const ManifestTensor part = tensor_of(member, files);
+    ManifestTensor& whole = manifest.state[name];
+    whole.dtype = part.dtype;
+    whole.shape = part.shape;
+    whole.pieces.insert(whole.pieces.end(), part.pieces.begin(), part.pieces.end());
+  });
+}
+
+void check_state_whole(Manifest& manifest, const std::filesystem::path& path) {
+  for (auto& [name, tensor] : manifest.state) {
+    std::sort(tensor.pieces.begin(), tensor.pieces.end(),
+              [](const ManifestPiece& a, const ManifestPiece& b) { return a.begin < b.begin; });
+    check_whole(tensor, [&name = name, &path](const std::string& what) {
+      fail(ErrorKind::kInput, "checkpoint", path.string(), ": state of '", name, "': ", what);
+    });
   }
 }
 

@@ -47,6 +47,13 @@ struct Manifest {
 /// The manifest as JSON, with a checksum of itself.
 std::string to_json(const Manifest& manifest);
 
+/// The files and the state of one rank, for the rank that writes the manifest.
+std::string part_to_json(const Manifest& part);
+/// Adds what another rank has written.
+void add_part(Manifest& manifest, const std::string& text, const std::filesystem::path& path);
+/// Puts pieces in order; an input error that names the first state tensor with a gap.
+void check_state_whole(Manifest& manifest, const std::filesystem::path& path);
+
 /// Parses and checks; every error is an input error that names `path`.
 Manifest manifest_from_json(const std::string& text, const std::filesystem::path& path);
 

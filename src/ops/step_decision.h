@@ -17,8 +17,23 @@ constexpr StepBlock started_step(const StepInputs& inputs, std::int64_t updates)
   block.seed = inputs.seed;
   block.step = inputs.step;
   block.nominal_tokens = inputs.nominal_tokens;
+  block.stop = inputs.stop;
   block.updates = updates;
   return block;
+}
+
+/// Forgets what one rank knew, for add_rank.
+constexpr void clear_sums(StepBlock& block) {
+  block.loss_sum = 0;
+  block.counted_tokens = 0;
+  block.stop = 0;
+}
+
+/// Adds what the next rank told.
+constexpr void add_rank(StepBlock& block, const StepBlock& told) {
+  block.loss_sum += told.loss_sum;
+  block.counted_tokens += told.counted_tokens;
+  if (block.stop == 0) block.stop = told.stop;
 }
 
 constexpr bool is_finite(float x) {

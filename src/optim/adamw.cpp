@@ -15,8 +15,8 @@ void check(bool good, std::string_view option, std::string_view expected, float 
 }  // namespace
 
 AdamW::AdamW(const ParameterSet& parameters, const AdamWOptions& options, const GuardOptions& guard,
-             bool master_weights)
-    : Optimizer(parameters, guard),
+             bool master_weights, const Sharing& sharing)
+    : Optimizer(parameters, guard, sharing),
       options_(options),
       has_master_(master_weights && parameters.dtype() == DType::kBF16),
       m_(declare_state("m")),

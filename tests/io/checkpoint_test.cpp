@@ -85,7 +85,6 @@ TEST_F(Checkpoint, InfoComesBack) {
   info.loader = {{"epoch", 3}, {"row", INT64_MAX}, {"low", INT64_MIN}};
   info.gemm_choices = "none";
   info.tokenizer_hash = "00ff";
-  info.world_size = 4;
   info.val_loss = 0.1;
   info.extra = {{"bad_steps", "2"}};
   CheckpointWriter writer = writer_of(run);
@@ -103,7 +102,7 @@ TEST_F(Checkpoint, InfoComesBack) {
   EXPECT_EQ(back.gemm_choices, info.gemm_choices);
   EXPECT_EQ(back.tokenizer_hash, info.tokenizer_hash);
   EXPECT_EQ(back.optimizer, "adamw");
-  EXPECT_EQ(back.world_size, 4);
+  EXPECT_EQ(back.world_size, 1);
   EXPECT_EQ(back.val_loss, info.val_loss);
   EXPECT_EQ(back.extra, info.extra);
   const StepGuard guard = run.optimizer.read_guard(run.model.stream());
@@ -210,8 +209,9 @@ TEST_F(Checkpoint, OtherPrecisions) {
   for (int i = 0; i < 3; ++i) low.step(i);
   const fs::path folder = save(low, 3);
   std::vector<float> masters;
-  low.optimizer.visit_state([&](const std::string& name, const Tensor& t) {
-    if (name == "master.wpe") masters = testing::read_values(low.model.stream(), t);
+  low.optimizer.visit_state([&](const StatePiece& piece) {
+    if (piece.name == "master.wpe")
+      masters = testing::read_values(low.model.stream(), piece.tensor);
   });
   TinyRun exact;
   restore(exact, folder);
@@ -226,8 +226,10 @@ TEST_F(Checkpoint, OtherPrecisions) {
   TinyRun lowered(DType::kBF16);
   restore(lowered, checkpoint_folder(folder_.path(), 4));
   std::vector<float> lowered_masters;
-  lowered.optimizer.visit_state([&](const std::string& name, const Tensor& t) {
-    if (name == "master.wpe") lowered_masters = testing::read_values(lowered.model.stream(), t);
+  lowered.optimizer.visit_state([&](const StatePiece& piece) {
+    if (piece.name == "master.wpe") {
+      lowered_masters = testing::read_values(lowered.model.stream(), piece.tensor);
+    }
   });
   EXPECT_TRUE(lowered_masters == wpe());
 

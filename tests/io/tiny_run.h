@@ -59,7 +59,7 @@ struct TinyRun {
   /// The bytes of the optimizer's state and its guard.
   std::string state() {
     std::string all;
-    optimizer.visit_state([&](const std::string&, const Tensor& t) { append(all, t); });
+    optimizer.visit_state([&](const StatePiece& piece) { append(all, piece.tensor); });
     const StepGuard guard = optimizer.read_guard(model.stream());
     return all + std::string(reinterpret_cast<const char*>(&guard), sizeof guard);
   }

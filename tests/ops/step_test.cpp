@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
 
+#include "llmc/core/error.h"
 #include "llmc/ops/adamw.h"
 #include "llmc/ops/loss.h"
 #include "ops/isa_test.h"
@@ -91,6 +93,95 @@ class Guard : public ::testing::Test {
   std::int64_t next_ = 0;
 };
 
+/// What `ranks` ranks told, with partials that name rank and place.
+TestTensor told(Stream& stream, const std::vector<StepBlock>& blocks, std::int64_t partials) {
+  const auto ranks = static_cast<std::int64_t>(blocks.size());
+  const std::int64_t bytes = step_record_bytes(partials);
+  TestTensor records(stream, DType::kU8, {ranks, bytes});
+  std::vector<std::uint8_t> host(static_cast<std::size_t>(ranks * bytes));
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    std::uint8_t* const record = host.data() + r * bytes;
+    std::memcpy(record, &blocks[static_cast<std::size_t>(r)], sizeof(StepBlock));
+    for (std::int64_t i = 0; i < partials; ++i) {
+      const auto value = static_cast<float>(100 * r + i);
+      std::memcpy(record + sizeof(StepBlock) + static_cast<std::size_t>(i) * sizeof value, &value,
+                  sizeof value);
+    }
+  }
+  copy_from_host(stream, records, host.data());
+  return records;
+}
+
+StepBlock rank_block(double loss_sum, std::int64_t counted, std::int32_t stop) {
+  StepBlock block;
+  block.loss_sum = loss_sum;
+  block.counted_tokens = counted;
+  block.stop = stop;
+  return block;
+}
+
+TEST(CombineRanks, AddsSumsAndPutsPartialsInOrder) {
+  Stream stream = open_stream();
+  StepBlock mine = rank_block(7, 7, 7);
+  mine.lr = 0.25f;
+  mine.step = 12;
+  mine.updates = 5;
+  const TestStruct<StepBlock> block(stream, mine);
+  // Added in this order, the 1 is lost.
+  const std::vector<StepBlock> blocks{rank_block(1, 2, 0), rank_block(1e17, 5, 15),
+                                      rank_block(-1e17, 0, 2)};
+  constexpr std::int64_t kPartials = 3;
+  const TestTensor records = told(stream, blocks, kPartials);
+  // The second and first partial of rank 2, then the third of rank 0.
+  const auto number = [](std::int64_t rank, std::int64_t i) {
+    return static_cast<double>(
+        (rank * step_record_bytes(kPartials) + static_cast<std::int64_t>(sizeof(StepBlock))) / 4 +
+        i);
+  };
+  const TestTensor order(stream, DType::kI32, {3}, {number(2, 1), number(2, 0), number(0, 2)});
+  const auto partials = TestTensor::nan(stream, DType::kF32, {3});
+  combine_ranks(stream, block.device(), partials, records, order);
+  EXPECT_EQ(partials.values(), (Values{201, 200, 2}));
+  const StepBlock all = block.get();
+  EXPECT_EQ(all.loss_sum, 0);
+  EXPECT_EQ(all.counted_tokens, 7);
+  EXPECT_EQ(all.stop, 15);
+  EXPECT_EQ(all.lr, 0.25f);
+  EXPECT_EQ(all.step, 12);
+  EXPECT_EQ(all.updates, 5);
+}
+
+TEST(CombineRanks, OneRankKeepsItsSums) {
+  Stream stream = open_stream();
+  const TestStruct<StepBlock> block(stream);
+  const std::int64_t m = 1000;
+  const TestTensor records = told(stream, {rank_block(0.1, 3, 0)}, m);
+  Values numbers(static_cast<std::size_t>(m));
+  std::iota(numbers.begin(), numbers.end(), sizeof(StepBlock) / 4.0);
+  const TestTensor order(stream, DType::kI32, {m}, numbers);
+  const auto partials = TestTensor::nan(stream, DType::kF32, {m});
+  combine_ranks(stream, block.device(), partials, records, order);
+  Values expected(static_cast<std::size_t>(m));
+  std::iota(expected.begin(), expected.end(), 0.0);
+  EXPECT_EQ(partials.values(), expected);
+  EXPECT_EQ(block.get().loss_sum, 0.1);
+  EXPECT_EQ(block.get().stop, 0);
+}
+
+TEST(CombineRanks, RefusesWhatIsNoRecord) {
+  Stream stream = open_stream();
+  const TestStruct<StepBlock> block(stream);
+  const TestTensor order(stream, DType::kI32, {1});
+  const TestTensor partials(stream, DType::kF32, {1});
+  const auto refused = [&](const TestTensor& records) {
+    EXPECT_THROW(combine_ranks(stream, block.device(), partials, records, order), Error);
+  };
+  refused(TestTensor(stream, DType::kU8, {step_record_bytes(1)}));
+  refused(TestTensor(stream, DType::kU8, {2, step_record_bytes(1) + 1}));
+  refused(TestTensor(stream, DType::kU8, {2, kRecordAlignment}));
+  refused(TestTensor(stream, DType::kF32, {2, step_record_bytes(1)}));
+}
+
 TEST_F(Guard, BeginStepClearsAllButTheUpdates) {
   StepBlock b;
   b.loss_sum = 3;
@@ -103,8 +194,10 @@ TEST_F(Guard, BeginStepClearsAllButTheUpdates) {
   b.grad_z = 8;
   b.updates = 11;
   block_.set(b);
-  begin_step(stream_, block_.device(), {.lr = 0.5f, .seed = 9, .step = 3, .nominal_tokens = 64});
+  begin_step(stream_, block_.device(),
+             {.lr = 0.5f, .seed = 9, .step = 3, .nominal_tokens = 64, .stop = 2});
   b = block_.get();
+  EXPECT_EQ(b.stop, 2);
   EXPECT_EQ(b.lr, 0.5f);
   EXPECT_EQ(b.seed, 9u);
   EXPECT_EQ(b.step, 3);

@@ -75,8 +75,8 @@ class Fixture {
 
 std::vector<char> all_state(Stream& stream, const Optimizer& optimizer) {
   std::vector<char> all;
-  optimizer.visit_state([&](const std::string&, const Tensor& t) {
-    const std::vector<char> part = testing::read_bytes(stream, t);
+  optimizer.visit_state([&](const StatePiece& piece) {
+    const std::vector<char> part = testing::read_bytes(stream, piece.tensor);
     all.insert(all.end(), part.begin(), part.end());
   });
   return all;
@@ -159,10 +159,10 @@ TEST(AdamW, MastersKeepWhatBf16Rounds) {
   optimizer.start(f.stream);
   std::set<std::string> names;
   Tensor master;
-  optimizer.visit_state([&](const std::string& name, const Tensor& tensor) {
-    names.insert(name);
-    EXPECT_EQ(tensor.dtype(), DType::kF32);
-    if (name == "master.b.weight") master = tensor;
+  optimizer.visit_state([&](const StatePiece& piece) {
+    names.insert(piece.name);
+    EXPECT_EQ(piece.tensor.dtype(), DType::kF32);
+    if (piece.name == "master.b.weight") master = piece.tensor;
   });
   EXPECT_EQ(names.size(), 3 * f.parameters.table().size());
   ASSERT_EQ(master.shape(), (Shape{65, 67}));
@@ -187,7 +187,7 @@ TEST(AdamW, WithoutMastersBf16IsAllThereIs) {
     optimizer.allocate(f.device);
     optimizer.start(f.stream);
     std::size_t count = 0;
-    optimizer.visit_state([&](const std::string&, const Tensor&) { ++count; });
+    optimizer.visit_state([&](const StatePiece&) { ++count; });
     EXPECT_EQ(count, 2 * f.parameters.table().size());
     const std::vector<char> before = f.bytes("b.weight");
     f.random_gradients(3);
@@ -316,7 +316,7 @@ TEST(Optimizer, AnotherOneNeedsTwoFunctions) {
   f.step(optimizer, 0.5f, 1);
   EXPECT_NEAR(f.values("a.bias")[2], start - 0.5f * (gradient + 1.9f * gradient), 1e-5);
   std::set<std::string> names;
-  optimizer.visit_state([&](const std::string& name, const Tensor&) { names.insert(name); });
+  optimizer.visit_state([&](const StatePiece& piece) { names.insert(piece.name); });
   EXPECT_TRUE(names.contains("momentum.a.bias"));
 }
 

@@ -30,7 +30,7 @@ class Communicator {
   /// values = sum over ranks. values: (n).
   void all_reduce(Stream& stream, const Tensor& values);
   /// out = this rank's slice of the sum over ranks. out: (n); in: (size · n). out may be that slice
-  /// of in; the rest of in is lost then.
+  /// of in, whose other elements stay as they are.
   void reduce_scatter(Stream& stream, const Tensor& out, const Tensor& in);
   /// out = the in of every rank, in order of rank. out: (size · n); in: (n), which may be this
   /// rank's slice of out.

@@ -73,6 +73,9 @@ class Stream {
   /// GPU: queues on the caller's own cudaStream_t, which must be of that device and outlive this.
   /// The CPU backend refuses it.
   Stream(const Device& device, void* native);
+  /// A queue for work that goes on beside that of another: communication, copies and element-wise
+  /// ops. It has no workspace; on a GPU its work goes first.
+  static Stream beside(const Device& device);
   ~Stream();
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;
@@ -92,6 +95,25 @@ class Stream {
   Impl& impl() { return *impl_; }
 
  private:
+  explicit Stream(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A place in the work of a Stream that other Streams of the Device can wait for.
+class StreamEvent {
+ public:
+  explicit StreamEvent(const Device& device);
+  ~StreamEvent();
+  StreamEvent(StreamEvent&&) noexcept;
+  StreamEvent& operator=(StreamEvent&&) noexcept;
+
+  /// Marks the end of what is queued now, in place of an earlier mark.
+  void record(Stream& stream);
+  /// What is queued from now on runs behind the mark as it is now. The caller does not wait.
+  void hold(Stream& stream) const;
+
+ private:
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

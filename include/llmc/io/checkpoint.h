@@ -69,6 +69,10 @@ void remove_checkpoints_after(const std::filesystem::path& run, std::int64_t ste
 /// Writes the checkpoints of one run. `save` copies the state into memory planned for it and
 /// returns; a thread writes from there and never touches the model. What goes wrong in the thread
 /// is thrown by the next call.
+///
+/// Where ranks hold slices of the state (Sharing::sliced), each writes its own, into one folder
+/// that all see; rank 0 writes the rest, and the manifest when all have finished. Otherwise rank 0
+/// writes everything. In both cases all ranks make the same calls.
 class CheckpointWriter {
  public:
   struct Options {
@@ -79,7 +83,8 @@ class CheckpointWriter {
   /// Plans; `parameters` and `optimizer` must outlive it. The optimizer must be allocated.
   CheckpointWriter(std::filesystem::path run, const ParameterSet& parameters,
                    const Optimizer& optimizer, const Options& options);
-  /// Waits for the write under way; an error that nobody was told is logged.
+  /// Waits for the write under way, but not long for other ranks'; an error that nobody was told is
+  /// logged.
   ~CheckpointWriter();
   CheckpointWriter(CheckpointWriter&&) noexcept;
   CheckpointWriter& operator=(CheckpointWriter&&) noexcept;
@@ -91,7 +96,8 @@ class CheckpointWriter {
 
   /// Waits for the write under way, copies weights, state and guard as they are after the queued
   /// work, and starts to write `info.step`'s checkpoint, in place of one that is there.
-  /// `info.guard` and `info.optimizer` are filled in here. Calls `allocate` if nobody has.
+  /// `info.guard`, `info.optimizer` and `info.world_size` are filled in here. Calls `allocate` if
+  /// nobody has.
   void save(Stream& stream, CheckpointInfo info);
   /// Waits for the write under way and throws what went wrong.
   void wait();

@@ -15,9 +15,11 @@ struct StepBlock {
   std::uint64_t seed = 0;     ///< key of the stochastic rounding
   std::int64_t step = 0;      ///< 0-based index of this step; counter of the stochastic rounding
   double nominal_tokens = 1;  ///< the gradients were scaled by 1 / nominal_tokens
-  // Added to by the loss of every micro-step (and summed over ranks).
+  // Of this rank at first, of all of them after combine_ranks. The loss of every micro-step adds to
+  // the sums.
   double loss_sum = 0;              ///< sum of the counted tokens' losses, nats
   std::int64_t counted_tokens = 0;  ///< targets that were not -1
+  std::int32_t stop = 0;            ///< not 0: asks to end the run; set by begin_step
   // Set by finish_gradients.
   float loss = 0.0f;        ///< mean loss per counted token
   float grad_norm = 0.0f;   ///< global L2 norm of the mean gradient, before clipping
@@ -65,6 +67,7 @@ struct StepInputs {
   std::uint64_t seed;
   std::int64_t step;
   double nominal_tokens;
+  std::int32_t stop = 0;
 };
 
 /// Writes the inputs and clears the sums, the loss, the norm and the skip flag. `updates` stays.
@@ -77,6 +80,21 @@ inline constexpr std::int64_t kNormBlock = 4096;
 /// partials[i] = sum of squares of elements [i·kNormBlock, (i+1)·kNormBlock) of `values`, in fp32
 /// by a fixed order. partials: (ceil(n / kNormBlock)) f32. values: (n) f32 or bf16.
 void sum_of_squares(Stream& stream, const Tensor& partials, const Tensor& values);
+
+/// What every rank tells the others of a step, as bytes in device memory: its StepBlock, then f32
+/// partial sums of squares. Records follow one another, aligned for both.
+inline constexpr std::int64_t kRecordAlignment = 16;
+constexpr std::int64_t step_record_bytes(std::int64_t partials) {
+  const std::int64_t bytes =
+      std::int64_t{sizeof(StepBlock)} + partials * std::int64_t{sizeof(float)};
+  return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+}
+
+/// Takes together what the ranks told: loss_sum and counted_tokens are added in order of rank, stop
+/// is that of the first rank that asks, and partials[i] is the f32 number order[i] of the records'
+/// memory. partials: (m) f32; records: (ranks, record bytes) u8; order: (m) i32.
+void combine_ranks(Stream& stream, StepBlock* block /*device*/, const Tensor& partials,
+                   const Tensor& records, const Tensor& order);
 
 /// Turns sums into decisions: loss, grad_norm = sqrt(sum of partials) × the count correction
 /// nominal_tokens / counted_tokens, skip, grad_scale, scores and windows, updates. The partials are

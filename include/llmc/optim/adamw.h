@@ -16,7 +16,7 @@ class AdamW : public Optimizer {
   /// them stochastically; fp32 parameters never have masters. Throws a config error for options out
   /// of range.
   AdamW(const ParameterSet& parameters, const AdamWOptions& options, const GuardOptions& guard = {},
-        bool master_weights = true);
+        bool master_weights = true, const Sharing& sharing = {});
 
   std::string_view name() const override { return "adamw"; }
   const AdamWOptions& options() const { return options_; }

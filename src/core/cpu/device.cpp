@@ -135,18 +135,22 @@ std::optional<double> Device::peak_flops(DType, bool) const {
   return std::nullopt;
 }
 
-Stream::Impl::Impl(const Device& d)
+Stream::Impl::Impl(const Device& d, bool products)
     : device(d),
       threads(d.threads()),
       isa(d.impl().isa),
-      workspace(d, static_cast<std::size_t>(d.threads()) * cpu::kThreadWorkspaceBytes),
-      shared_workspace(d, cpu::kSharedWorkspaceBytes) {}
+      workspace(d, products ? static_cast<std::size_t>(threads) * cpu::kThreadWorkspaceBytes : 0),
+      shared_workspace(d, products ? cpu::kSharedWorkspaceBytes : 0) {}
 
 Stream::Stream(const Device& device) : impl_(std::make_unique<Impl>(device)) {}
 Stream::Stream(const Device&, void*) {
   fail(ErrorKind::kConfig, "device",
        "a stream of the caller's: expected a GPU backend, got the CPU; build with "
        "LLMC_BACKEND=cuda");
+}
+Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stream Stream::beside(const Device& device) {
+  return Stream(std::make_unique<Impl>(device, false));
 }
 Stream::~Stream() = default;
 Stream::Stream(Stream&&) noexcept = default;
@@ -167,6 +171,15 @@ void Stream::allow_tf32(bool allow) {
 std::size_t Stream::workspace_bytes() const {
   return impl_->workspace.bytes() + impl_->shared_workspace.bytes();
 }
+
+// What is queued is done at once.
+struct StreamEvent::Impl {};
+StreamEvent::StreamEvent(const Device&) {}
+StreamEvent::~StreamEvent() = default;
+StreamEvent::StreamEvent(StreamEvent&&) noexcept = default;
+StreamEvent& StreamEvent::operator=(StreamEvent&&) noexcept = default;
+void StreamEvent::record(Stream&) {}
+void StreamEvent::hold(Stream&) const {}
 
 Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;

@@ -23,7 +23,8 @@ struct Device::Impl {
 };
 
 struct Stream::Impl {
-  explicit Impl(const Device& d);
+  /// Without `products`, it has no workspace.
+  explicit Impl(const Device& d, bool products = true);
 
   Device device;
   int threads;

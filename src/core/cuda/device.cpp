@@ -138,11 +138,16 @@ std::optional<double> Device::peak_flops(DType dtype, bool tf32) const {
   return rate > 0 ? std::optional(rate) : std::nullopt;
 }
 
-Stream::Impl::Impl(const Device& d, cudaStream_t wrapped)
+Stream::Impl::Impl(const Device& d, cudaStream_t wrapped, bool products)
     : device(d), stream(wrapped), owned(wrapped == nullptr) {
   const CurrentDevice current(ordinal());
-  if (owned) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  matmul_workspace = Buffer(d, cuda::kMatmulWorkspaceBytes);
+  if (owned) {
+    int lowest = 0, highest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "stream priorities");
+    const int priority = products ? lowest : highest;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "stream");
+  }
+  if (products) matmul_workspace = Buffer(d, cuda::kMatmulWorkspaceBytes);
   ring = std::make_unique<cuda::HostRing>();
 }
 
@@ -162,6 +167,10 @@ Stream::Impl::~Impl() {
 Stream::Stream(const Device& device) : impl_(std::make_unique<Impl>(device, nullptr)) {}
 Stream::Stream(const Device& device, void* native)
     : impl_(std::make_unique<Impl>(device, static_cast<cudaStream_t>(native))) {}
+Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Stream Stream::beside(const Device& device) {
+  return Stream(std::make_unique<Impl>(device, nullptr, false));
+}
 Stream::~Stream() = default;
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
@@ -186,6 +195,34 @@ void Stream::allow_tf32(bool allow) {
 
 std::size_t Stream::workspace_bytes() const {
   return impl_->matmul_workspace.bytes();
+}
+
+struct StreamEvent::Impl {
+  int ordinal;
+  cudaEvent_t event = nullptr;
+
+  explicit Impl(const Device& device) : ordinal(device.impl().ordinal) {
+    const CurrentDevice current(ordinal);
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+  }
+  ~Impl() { cudaEventDestroy(event); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+};
+
+StreamEvent::StreamEvent(const Device& device) : impl_(std::make_unique<Impl>(device)) {}
+StreamEvent::~StreamEvent() = default;
+StreamEvent::StreamEvent(StreamEvent&&) noexcept = default;
+StreamEvent& StreamEvent::operator=(StreamEvent&&) noexcept = default;
+
+void StreamEvent::record(Stream& stream) {
+  const CurrentDevice current(impl_->ordinal);
+  check(cudaEventRecord(impl_->event, stream.impl().stream), "event");
+}
+
+void StreamEvent::hold(Stream& stream) const {
+  const CurrentDevice current(impl_->ordinal);
+  check(cudaStreamWaitEvent(stream.impl().stream, impl_->event, 0), "event");
 }
 
 Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {

@@ -63,7 +63,9 @@ struct Device::Impl {
 };
 
 struct Stream::Impl {
-  Impl(const Device& d, cudaStream_t wrapped);
+  /// wrapped: the caller's stream, or null. Without `products`, the stream has no workspace and the
+  /// highest priority.
+  Impl(const Device& d, cudaStream_t wrapped, bool products = true);
   ~Impl();
 
   Device device;

@@ -7,6 +7,7 @@
 #include "ops/check.h"
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/kernels/optimizer_kernels.h"
+#include "ops/step_check.h"
 #include "ops/step_decision.h"
 
 namespace llmc {
@@ -30,6 +31,20 @@ void sum_of_squares(Stream& stream, const Tensor& partials, const Tensor& values
       }
     });
   });
+}
+
+void combine_ranks(Stream&, StepBlock* block, const Tensor& partials, const Tensor& records,
+                   const Tensor& order) {
+  check_records(partials, records, order);
+  const auto* const bytes = records.data<std::uint8_t>();
+  clear_sums(*block);
+  for (std::int64_t r = 0; r < records.dim(0); ++r) {
+    add_rank(*block, *reinterpret_cast<const StepBlock*>(bytes + r * records.dim(1)));
+  }
+  const auto* const numbers = reinterpret_cast<const float*>(bytes);
+  for (std::int64_t i = 0; i < partials.numel(); ++i) {
+    partials.data<float>()[i] = numbers[order.data<std::int32_t>()[i]];
+  }
 }
 
 void finish_gradients(Stream&, StepBlock* block, StepGuard* guard, const Tensor& partials,

@@ -1,9 +1,11 @@
 #include "llmc/ops/step.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/check.h"
 #include "ops/cuda/kernel.cuh"
+#include "ops/step_check.h"
 #include "ops/step_decision.h"
 
 namespace llmc {
@@ -53,6 +55,20 @@ __global__ void __launch_bounds__(kNormThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
+__global__ void __launch_bounds__(kNormThreads)
+    combine_ranks_kernel(StepBlock* block, float* partials, std::int64_t count,
+                         const std::uint8_t* records, std::int64_t ranks, std::int64_t bytes,
+                         const std::int32_t* order) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kNormThreads + threadIdx.x;
+  if (i == 0) {
+    clear_sums(*block);
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      add_rank(*block, *reinterpret_cast<const StepBlock*>(records + r * bytes));
+    }
+  }
+  if (i < count) partials[i] = reinterpret_cast<const float*>(records)[order[i]];
+}
+
 __global__ void __launch_bounds__(kFinishThreads)
     finish_gradients_kernel(StepBlock* block, StepGuard* guard, const float* partials,
                             std::int64_t count, GuardOptions options) {
@@ -88,6 +104,18 @@ void sum_of_squares(Stream& stream, const Tensor& partials, const Tensor& values
                                                           cuda::aligned_rows<T>(kNormBlock, x));
   });
   cuda::check_launch(kOp);
+}
+
+void combine_ranks(Stream& stream, StepBlock* block, const Tensor& partials, const Tensor& records,
+                   const Tensor& order) {
+  check_records(partials, records, order);
+  const cuda::CurrentDevice current(stream.impl().ordinal());
+  const std::int64_t count = partials.numel();
+  const auto grid = static_cast<unsigned>(cuda::ceil_div(count, cuda::kNormThreads));
+  cuda::combine_ranks_kernel<<<std::max(1u, grid), cuda::kNormThreads, 0, stream.impl().stream>>>(
+      block, cuda::pointer<float>(partials), count, cuda::pointer<std::uint8_t>(records),
+      records.dim(0), records.dim(1), cuda::pointer<std::int32_t>(order));
+  cuda::check_launch("combine_ranks");
 }
 
 void finish_gradients(Stream& stream, StepBlock* block, StepGuard* guard, const Tensor& partials,
