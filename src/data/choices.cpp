@@ -26,8 +26,11 @@ std::int64_t characters_of(std::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; });
 }
 
-/// An ending's text from its tokens, without the space in front.
+/// Of an ending's text, without the space in front; 0 where the tokenizer does not know a token.
 std::int64_t characters_of(const std::vector<std::int32_t>& tokens, const Tokenizer& tokenizer) {
+  for (const std::int32_t token : tokens) {
+    if (token >= tokenizer.vocab_size()) return 0;
+  }
   const std::string text = tokenizer.decode(tokens);
   return characters_of(text.starts_with(' ') ? std::string_view(text).substr(1)
                                              : std::string_view(text));

@@ -63,6 +63,16 @@ TEST_F(ChoiceFile, ReadsLlmcsBinary) {
   EXPECT_EQ(read_choices(path, nullptr)[0].endings[1].characters, 0);
 }
 
+TEST_F(ChoiceFile, TokensOfAnotherTokenizerHaveNoText) {
+  auto words = kWords;
+  words[10] = 300;
+  const auto examples = read_choices(put(bytes_of(words, 2)), tokenizer_.get());
+  EXPECT_EQ(examples[0].endings[0].characters, 0);
+  EXPECT_EQ(examples[0].endings[1].characters, 2);
+  expect_error(ErrorKind::kInput, "example 1: expected tokens below the 257 of the model, got 300",
+               [&] { check_choices(examples, 257, 8); });
+}
+
 TEST_F(ChoiceFile, RefusesDamagedBinaries) {
   const std::string whole = bytes_of(kWords, 2);
   for (std::size_t size = 4; size < whole.size(); size += size < 1024 ? 101 : 1) {
