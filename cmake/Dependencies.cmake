@@ -18,6 +18,28 @@ if(LLMC_BACKEND STREQUAL "cuda")
   include(cmake/Cudnn.cmake)
 endif()
 
+set(LLMC_USES_MPI FALSE)
+if(LLMC_COMM STREQUAL "mpi" OR (LLMC_COMM STREQUAL "nccl" AND LLMC_MPI))
+  set(MPI_CXX_SKIP_MPICXX TRUE)
+  find_package(MPI 3.0 QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(LLMC_USES_MPI TRUE)
+  elseif(LLMC_COMM STREQUAL "mpi" OR NOT LLMC_MPI STREQUAL "auto")
+    message(FATAL_ERROR "LLMC_COMM=${LLMC_COMM}: expected MPI 3.0 or higher, found none. "
+                        "On Debian or Ubuntu: apt install libopenmpi-dev openmpi-bin")
+  endif()
+endif()
+if(LLMC_COMM STREQUAL "nccl")
+  list(PREPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}")
+  find_package(NCCL 2.18 QUIET)
+  list(POP_FRONT CMAKE_MODULE_PATH)
+  if(NOT NCCL_FOUND)
+    message(FATAL_ERROR "LLMC_COMM=nccl: expected NCCL 2.18 or higher (NCCL_ROOT names its folder), "
+                        "found: ${NCCL_LIBRARY} ${NCCL_VERSION}. On Debian or Ubuntu with NVIDIA's "
+                        "packages: apt install libnccl-dev")
+  endif()
+endif()
+
 if(LLMC_BACKEND STREQUAL "cpu" AND LLMC_OPENMP)
   find_package(OpenMP COMPONENTS CXX)
   if(NOT OpenMP_CXX_FOUND)

@@ -27,6 +27,10 @@ void check_slices(std::string_view what, const Tensor& whole, const Tensor& slic
 
 }  // namespace
 
+std::unique_ptr<Communicator> Communicator::open(const Device& device, const StartUp& options) {
+  return open(device, ProcessGroup::join(options));
+}
+
 void Communicator::all_reduce(Stream& stream, const Tensor& values) {
   check_reducible("all_reduce", values);
   if (values.numel() == 0) return;

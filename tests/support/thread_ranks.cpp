@@ -129,12 +129,11 @@ class ThreadCommunicator : public Communicator {
   }
   template <class T>
   void take_sum_of(Stream& stream, const Tensor& out, std::size_t offset) {
-    std::vector<const T*> parts;
-    for (int r = 0; r < size(); ++r) {
-      parts.push_back(reinterpret_cast<const T*>(meeting_.bytes(r).data() + offset));
-    }
+    const auto part = [&](int r) {
+      return reinterpret_cast<const T*>(meeting_.bytes(r).data() + offset);
+    };
     std::vector<T> sum(static_cast<std::size_t>(out.numel()));
-    sum_in_order(sum.data(), parts.data(), size(), out.numel());
+    sum_in_order(sum.data(), part, size(), out.numel());
     finish(stream, out, sum.data());
   }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string_view>
 
+#include "llmc/comm/process_group.h"
 #include "llmc/core/device.h"
 #include "llmc/core/tensor.h"
 
@@ -18,8 +19,11 @@ namespace llmc {
 /// implementation overrides the private functions; their arguments have been checked.
 class Communicator {
  public:
-  /// The ranks this process was started with, on this device.
-  static std::unique_ptr<Communicator> open(const Device& device);
+  /// The ranks of this group, each on its device. A group takes part in one Communicator.
+  static std::unique_ptr<Communicator> open(const Device& device,
+                                            std::shared_ptr<ProcessGroup> processes);
+  /// The ranks this process was started with.
+  static std::unique_ptr<Communicator> open(const Device& device, const StartUp& options = {});
   virtual ~Communicator() = default;
 
   virtual std::string_view name() const = 0;

@@ -1,35 +1,17 @@
 #include "llmc/comm/communicator.h"
 
+#include "comm/process_group_impl.h"
+#include "comm/single_communicator.h"
+
 namespace llmc {
-namespace {
 
-/// One process on its own: sums are what they are, and slices are the whole.
-class SingleCommunicator : public Communicator {
- public:
-  std::string_view name() const override { return "single"; }
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  void barrier(Stream& stream) override { stream.synchronize(); }
+std::string_view start_up_methods() {
+  return {};
+}
 
- private:
-  void do_all_reduce(Stream& /*stream*/, const Tensor& /*values*/) override {}
-  void do_reduce_scatter(Stream& stream, const Tensor& out, const Tensor& in) override {
-    copy_unless_same(stream, out, in);
-  }
-  void do_all_gather(Stream& stream, const Tensor& out, const Tensor& in) override {
-    copy_unless_same(stream, out, in);
-  }
-  void do_broadcast(Stream& /*stream*/, const Tensor& /*values*/, int /*root*/) override {}
-
-  static void copy_unless_same(Stream& stream, const Tensor& out, const Tensor& in) {
-    if (out.raw() != in.raw()) copy(stream, out, in);
-  }
-};
-
-}  // namespace
-
-std::unique_ptr<Communicator> Communicator::open(const Device& /*device*/) {
-  return std::make_unique<SingleCommunicator>();
+std::unique_ptr<Communicator> Communicator::open(const Device& /*device*/,
+                                                 std::shared_ptr<ProcessGroup> /*processes*/) {
+  return single_communicator();
 }
 
 }  // namespace llmc

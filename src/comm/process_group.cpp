@@ -1,0 +1,148 @@
+#include "llmc/comm/process_group.h"
+
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "comm/launcher.h"
+#include "comm/process_group_impl.h"
+#include "llmc/core/error.h"
+
+namespace llmc {
+namespace {
+
+std::shared_ptr<ProcessGroup> make_group(std::string_view method, Star star, const StartUp& options,
+                                         std::unique_ptr<MpiSession> session = {}) {
+  return std::make_shared<ProcessGroup>(std::make_unique<ProcessGroup::Impl>(
+      method, std::move(star), options.silence_s, std::move(session)));
+}
+
+/// A word of the list.
+bool has_word(std::string_view list, std::string_view word) {
+  while (!list.empty()) {
+    const std::size_t space = list.find(' ');
+    if (list.substr(0, space) == word) return true;
+    if (space == list.npos) return false;
+    list.remove_prefix(space + 1);
+  }
+  return false;
+}
+
+/// A build for one process must not train N times in parallel because a launcher started it so.
+void refuse_other_ranks(const Launched& launched, const StartUp& options) {
+  if (launched.size > 1) {
+    fail(ErrorKind::kConfig, "comm", "expected one process, got ", launched.size, " started by ",
+         launched.by, "; this build trains in one: build with the preset cpu-mpi or cuda-nccl");
+  }
+  if (options.method != "auto" || options.size > 1 || !options.address.empty() ||
+      !options.file.empty()) {
+    fail(ErrorKind::kConfig, "comm",
+         "comm_init: expected auto and no other start-up option, as this build trains in one "
+         "process; build with the preset cpu-mpi or cuda-nccl");
+  }
+}
+
+Star meet_by_mpi(MpiSession& session, Deadline deadline) {
+  if (session.size() == 1) return {};
+  if (session.rank() == 0) {
+    Listener listener(0, deadline);
+    const Meeting meeting = new_meeting(listener);
+    session.broadcast(meeting_text(meeting));
+    return host_ranks(listener, meeting.secret, session.size(), deadline);
+  }
+  const auto meeting = parse_meeting(session.broadcast({}));
+  if (!meeting) fail(ErrorKind::kComm, "comm", "expected rank 0 to say where it listens");
+  return meet_at(*meeting, session.rank(), session.size(), deadline);
+}
+
+}  // namespace
+
+ProcessGroup::Impl::Impl(std::string_view how, Star star, double silence_s,
+                         std::unique_ptr<MpiSession> mpi)
+    : method(how),
+      rank(star.rank),
+      size(star.size),
+      local_rank(star.local_rank),
+      local_size(star.local_size),
+      errors(std::uncaught_exceptions()),
+      session(std::move(mpi)),
+      watch(std::move(star), silence_s) {}
+
+ProcessGroup::Impl::~Impl() {
+  if (std::uncaught_exceptions() > errors) watch.give_up("an error ended it");
+  watch.leave();
+  if (session && watch.failed()) session->abandon();
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  const Launched launched = read_launcher(environment);
+  if (start_up_methods().empty()) refuse_other_ranks(launched, options);
+  const StartUp start = resolve_start_up(options, launched, environment, has_mpi());
+  if (start.method == "alone") return make_group("alone", {}, start);
+  if (!has_word(start_up_methods(), start.method)) {
+    fail(ErrorKind::kConfig, "comm", "comm_init: expected auto or one of: ", start_up_methods(),
+         "; got ", start.method, ", which this build does not have");
+  }
+  const Deadline deadline = in_seconds(start.deadline_s);
+  if (start.method == "mpi") {
+    std::unique_ptr<MpiSession> session = MpiSession::open();
+    Star star;
+    try {
+      star = meet_by_mpi(*session, deadline);
+    } catch (...) {
+      session->abandon();
+      throw;
+    }
+    return make_group("mpi", std::move(star), start, std::move(session));
+  }
+  Star star = start.method == "tcp"
+                  ? meet_by_tcp({{start.address}, start.port, start.token}, start.rank, start.size,
+                                deadline)
+                  : meet_by_file(start.file, start.token, start.rank, start.size, deadline);
+  return make_group(start.method, std::move(star), start);
+}
+
+ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ProcessGroup::~ProcessGroup() = default;
+
+std::string_view ProcessGroup::method() const {
+  return impl_->method;
+}
+int ProcessGroup::rank() const {
+  return impl_->rank;
+}
+int ProcessGroup::size() const {
+  return impl_->size;
+}
+int ProcessGroup::local_rank() const {
+  return impl_->local_rank;
+}
+int ProcessGroup::local_size() const {
+  return impl_->local_size;
+}
+
+std::string ProcessGroup::share(std::string_view bytes) {
+  return impl_->watch.share(bytes);
+}
+void ProcessGroup::check() const {
+  impl_->watch.check();
+}
+void ProcessGroup::give_up(std::string_view why) noexcept {
+  impl_->watch.give_up(why);
+}
+void ProcessGroup::count_call() {
+  impl_->watch.count_call();
+}
+void ProcessGroup::on_failure(std::function<void()> call) {
+  impl_->watch.on_failure(std::move(call));
+}
+
+int choose_gpu(const ProcessGroup& processes, int visible) {
+  if (visible >= processes.local_size()) return processes.local_rank();
+  if (visible == 1) return 0;
+  fail(ErrorKind::kConfig, "comm", "expected a GPU for each of the ", processes.local_size(),
+       " ranks of this machine, or one that the launcher has chosen for this rank, got ", visible);
+}
+
+}  // namespace llmc

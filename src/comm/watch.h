@@ -1,0 +1,83 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/rendezvous.h"
+
+namespace llmc {
+
+/// Keeps the star's connections alive in a thread of its own, and notices ranks that fail. Rank 0
+/// tells each rank what it hears from another.
+class Watch {
+ public:
+  Watch(Star star, double silence_s);
+  /// leave(), where it was not called.
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  /// See ProcessGroup.
+  std::string share(std::string_view bytes);
+  void check() const;
+  bool failed() const;
+  void give_up(std::string_view why) noexcept;
+  void count_call();
+  void on_failure(std::function<void()> call);
+
+  /// Says that this rank needs no other any more, and waits until none does or one has failed.
+  void leave() noexcept;
+
+ private:
+  struct Peer {
+    Socket socket;
+    int rank = 0;
+    std::string arrived = {};
+    Deadline silent_from = {};
+    std::mutex sending = {};
+  };
+
+  void run();
+  void read(Peer& peer);
+  void handle(Peer& peer, const Frame& frame);
+  void lose(Peer& peer, std::string_view why);
+  void send(Peer& peer, const Frame& frame) noexcept;
+  void send_to_all(const Frame& frame) noexcept;
+  /// The first failure is the one that counts.
+  void set_failed(int rank, std::string_view why, bool tell);
+  void set_left(int rank, std::int64_t calls);
+  /// A rank that has left and made fewer calls; −1: none. The mutex is held.
+  int left_too_early() const;
+  bool all_left() const;
+  void throw_if_failed() const;
+  void wake() noexcept;
+
+  const int rank_, size_;
+  const double silence_s_;
+  std::deque<Peer> peers_;
+  int wake_[2] = {-1, -1};  // a pipe that ends the thread's wait
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int failed_rank_ = -1;
+  std::string why_;
+  std::vector<std::int64_t> calls_at_leaving_;  // −1: still there
+  std::int64_t calls_ = 0;
+  bool nobody_left_ = false;  // told by rank 0
+  bool left_ = false;         // leave() was called
+  bool stop_ = false;
+  std::deque<std::string> shared_;
+
+  std::mutex callback_mutex_;
+  std::function<void()> callback_;
+  std::thread thread_;
+};
+
+}  // namespace llmc

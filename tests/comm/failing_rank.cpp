@@ -1,0 +1,48 @@
+// failing_rank kill|throw|leave RANK: this rank ends in that way while the others sum.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <string_view>
+#include <thread>
+
+#include "llmc/comm/communicator.h"
+#include "llmc/core/error.h"
+
+namespace {
+
+using namespace llmc;  // NOLINT: a program of its own
+
+void sum_until(std::string_view end, int failing) {
+  const Device device = Device::open({.threads = 1});
+  const auto comm = Communicator::open(device);
+  Stream stream(device);
+  const Buffer buffer(device, 40000);
+  const Tensor values(buffer.data(), DType::kF32, {10000});
+  for (int step = 0; step < 1000; ++step) {
+    if (step == 20 && comm->rank() == failing) {
+      if (end == "kill") ::kill(::getpid(), SIGKILL);
+      if (end == "throw") fail(ErrorKind::kInput, "test", "expected luck");
+      if (end == "leave") return;
+    }
+    comm->all_reduce(stream, values);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  try {
+    sum_until(argv[1], std::atoi(argv[2]));
+  } catch (const Error& error) {
+    std::cerr << error.what() << std::endl;
+    // mpirun ends all ranks when one has failed; they shall have their say first.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return 1;
+  }
+  return 0;
+}
