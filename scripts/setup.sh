@@ -4,23 +4,25 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: scripts/setup.sh [--yes] [--tests] [--bench]
+usage: scripts/setup.sh [--yes] [--tests] [--bench] [--mpi]
 
   --yes    do not ask before installing
   --tests  also what the tests use
   --bench  also what the benchmarks use
+  --mpi    also what the presets for several processes use
 
 Prints the apt line first and asks for leave on a terminal. Without apt, or without the right to use
 it, says what CMake will download instead.
 EOF
 }
 
-yes=false tests=false bench=false
+yes=false tests=false bench=false mpi=false
 for argument in "$@"; do
   case $argument in
     --yes) yes=true ;;
     --tests) tests=true ;;
     --bench) bench=true ;;
+    --mpi) mpi=true ;;
     --help | -h) usage; exit 0 ;;
     *) echo "setup.sh: unknown option $argument (see --help)" >&2; exit 2 ;;
   esac
@@ -44,6 +46,10 @@ if $bench; then
   has_header benchmark/benchmark.h || optional+=(libbenchmark-dev)
   has_header oneapi/dnnl/dnnl.h || optional+=(libdnnl-dev)
   has_header cblas.h || optional+=(libopenblas-dev)
+fi
+if $mpi; then
+  command -v mpicxx >/dev/null || required+=(libopenmpi-dev)
+  command -v mpirun >/dev/null || required+=(openmpi-bin)
 fi
 
 missing=("${required[@]}" "${optional[@]}")

@@ -11,12 +11,13 @@ while [ $# -gt 0 ]; do
     --) shift; break ;;
     --help | -h)
       echo "usage: scripts/test.sh [--preset NAME] [--yes] [-- CTEST-OPTIONS]"
-      echo "Presets: cpu-release (default), cpu-clang, cpu-asan."
+      echo "Presets: cpu-release (default), cpu-clang, cpu-asan, cpu-mpi, cpu-mpi-asan."
       exit 0 ;;
     *) echo "test.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
   esac
 done
 
+case $preset in cpu-mpi*) setup+=(--mpi) ;; esac
 scripts/setup.sh --tests "${setup[@]}"
 cmake --preset "$preset" -DLLMC_BUILD_TESTS=ON -DLLMC_BUILD_APPS=ON -DLLMC_BUILD_EXAMPLES=ON
 cmake --build --preset "$preset"

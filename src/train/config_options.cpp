@@ -103,6 +103,28 @@ std::vector<ConfigOption> make_options() {
       {"max_bad_steps", "optimizer", &C::max_bad_steps, from_one, {}, "steps",
        "Updates skipped in a row that end the run."},
 
+      {"comm_init", "start-up", &C::comm_init, {}, {"auto", "mpi", "tcp", "file"}, "",
+       "How several processes find each other. tcp: all connect to rank 0 at `comm_address`. file: "
+       "rank 0 says in `comm_file` where it listens. auto: by the address or file that is given, "
+       "else as the launcher (mpirun, srun, torchrun) offers; without one, a single process.",
+       kAction},
+      {"comm_address", "start-up", &C::comm_address, {}, {}, "",
+       "tcp: host or IP address of rank 0. Empty: the launcher's.", kAction},
+      {"comm_port", "start-up", &C::comm_port, {0, 65535}, {}, "",
+       "tcp: where rank 0 listens. 0: the launcher's, else 29417.", kAction},
+      {"comm_rank", "start-up", &C::comm_rank, {-1, 1e6}, {}, "",
+       "tcp, file: number of this process, from 0. -1: the launcher's.", kAction},
+      {"comm_size", "start-up", &C::comm_size, {0, 1e6}, {}, "processes",
+       "tcp, file: how many processes there are. 0: the launcher's.", kAction},
+      {"comm_file", "start-up", &C::comm_file, {}, {}, "",
+       "file: a path that all processes see; the file goes when they have met.", kAction},
+      {"comm_token", "start-up", &C::comm_token, {}, {}, "",
+       "tcp, file: a word that the processes of this run share; others are turned away. Empty: the "
+       "environment variable LLMC_COMM_TOKEN, which nobody sees in a list of processes, else the "
+       "launcher's name of the job.", kAction},
+      {"comm_deadline", "start-up", &C::comm_deadline, {0, 1e6, true}, {}, "seconds",
+       "For all processes to come.", kAction},
+
       {"out_dir", "run", &C::out_dir, {}, {}, "",
        "Folder of the run. Empty: runs/CONFIG-DATE-TIME.", kFree},
       {"log_every", "run", &C::log_every, from_zero, {}, "steps",

@@ -44,6 +44,19 @@ DeviceOptions device_options(const TrainConfig& config) {
   return options;
 }
 
+StartUp start_up_options(const TrainConfig& config) {
+  StartUp start;
+  start.method = config.comm_init;
+  start.address = config.comm_address;
+  start.port = static_cast<int>(config.comm_port);
+  start.rank = static_cast<int>(config.comm_rank);
+  start.size = static_cast<int>(config.comm_size);
+  start.file = config.comm_file;
+  start.token = config.comm_token;
+  start.deadline_s = config.comm_deadline;
+  return start;
+}
+
 namespace {
 
 TransformerOptions model_options(const TrainConfig& config) {

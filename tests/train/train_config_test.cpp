@@ -7,6 +7,7 @@
 
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
+#include "llmc/train/training_run.h"
 
 namespace llmc {
 namespace {
@@ -188,6 +189,25 @@ TEST(ConfigText, RandomBytesNeverCrash) {
 TEST(ConfigPage, MatchesTheCommittedPage) {
   EXPECT_EQ(config_page(), read_text(LLMC_SOURCE_DIR "/docs/configuration.md"))
       << "refresh it: train --print-options > docs/configuration.md";
+}
+
+TEST(StartUpOptions, EveryKeyArrives) {
+  const auto settings = parse_config(
+      "comm_init = \"tcp\"\ncomm_address = \"head\"\ncomm_port = 7\ncomm_rank = 2\n"
+      "comm_size = 3\ncomm_file = \"meet\"\ncomm_token = \"word\"\ncomm_deadline = 1.5\n",
+      "a.toml");
+  TrainConfig config;
+  apply_settings(config, settings);
+  const StartUp start = start_up_options(config);
+  EXPECT_EQ(start.method, "tcp");
+  EXPECT_EQ(start.address, "head");
+  EXPECT_EQ(start.port, 7);
+  EXPECT_EQ(start.rank, 2);
+  EXPECT_EQ(start.size, 3);
+  EXPECT_EQ(start.file, "meet");
+  EXPECT_EQ(start.token, "word");
+  EXPECT_EQ(start.deadline_s, 1.5);
+  EXPECT_EQ(config_text(config), config_text({}));  // none is recorded
 }
 
 }  // namespace

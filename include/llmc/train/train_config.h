@@ -55,6 +55,15 @@ struct TrainConfig {
   double skip_loss_z = 0.0;
   double skip_grad_z = 0.0;
   std::int64_t max_bad_steps = 10;
+  // start-up
+  std::string comm_init = "auto";
+  std::string comm_address;
+  std::int64_t comm_port = 0;
+  std::int64_t comm_rank = -1;
+  std::int64_t comm_size = 0;
+  std::string comm_file;
+  std::string comm_token;
+  double comm_deadline = 300.0;
   // run
   std::string out_dir;
   std::int64_t log_every = 1;
@@ -152,7 +161,7 @@ std::vector<ConfigSetting> read_config(const std::filesystem::path& path);
 void apply_settings(TrainConfig& config, std::span<const ConfigSetting> settings);
 
 /// The configuration as flat TOML that parse_config reads back to equal values. Actions (resume,
-/// overwrite, dry_run) are left out.
+/// overwrite, dry_run, how processes start) are left out.
 std::string config_text(const TrainConfig& config);
 
 /// docs/configuration.md.

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "llmc/comm/process_group.h"
 #include "llmc/core/device.h"
 #include "llmc/core/file.h"
 #include "llmc/data/dataloader.h"
@@ -29,6 +30,9 @@ namespace llmc {
 /// matrix products are kept in the user's cache folder. Throws a config error for a device that
 /// this build does not serve.
 DeviceOptions device_options(const TrainConfig& config);
+
+/// How the options comm_init, comm_address and so on start the processes of a run.
+StartUp start_up_options(const TrainConfig& config);
 
 /// What a run will do, worked out from the settings that were given and from what is on disk.
 /// Nothing is changed there.
