@@ -83,6 +83,14 @@ void apply_limit(std::int64_t& free, const fs::path& group, const char* limit, c
   free = std::min(free, std::max<std::int64_t>(0, *most - *used + cache.value_or(0)));
 }
 
+/// Whether the process may run on some of the machine's processors only.
+bool is_bound() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 &&
+         CPU_COUNT(&set) < sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 /// The processors a quota of CPU time amounts to, rounded up; none without a quota.
 std::optional<std::int64_t> quota(std::optional<std::int64_t> time,
                                   std::optional<std::int64_t> period) {
@@ -126,7 +134,7 @@ int usable_processors(const fs::path& root) {
   return static_cast<int>(std::max<std::int64_t>(1, count));
 }
 
-int default_threads() {
+int default_threads(int processes) {
   if (const char* text = std::getenv("OMP_NUM_THREADS")) {
     // One number, or one per level of nesting ("4,2"), of which the first is meant.
     char* end = nullptr;
@@ -137,7 +145,9 @@ int default_threads() {
     log(LogLevel::kWarning, concat("OMP_NUM_THREADS: expected 1 to ", kMaxThreads, ", got '", text,
                                    "'; it is ignored"));
   }
-  return std::min(usable_processors(), kMaxThreads);
+  int processors = usable_processors();
+  if (!is_bound()) processors /= processes;
+  return std::clamp(processors, 1, kMaxThreads);
 }
 
 }  // namespace llmc

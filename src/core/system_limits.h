@@ -16,7 +16,8 @@ int usable_processors(const std::filesystem::path& root = "/");
 
 constexpr int kMaxThreads = 1024;
 /// The threads to use where the caller names no number: OMP_NUM_THREADS if it is set, else the
-/// usable processors.
-int default_threads();
+/// usable processors; of several processes on this machine, each gets its part of them, unless each
+/// has been bound to processors of its own.
+int default_threads(int processes = 1);
 
 }  // namespace llmc

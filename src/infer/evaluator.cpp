@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "llmc/core/error.h"
 #include "llmc/data/dataloader.h"
@@ -10,15 +11,32 @@
 namespace llmc {
 namespace {
 
+std::int64_t counted(std::span<const std::int32_t> targets) {
+  return std::ssize(targets) - std::count(targets.begin(), targets.end(), kIgnoredTarget);
+}
+
 /// The first rows of a batch that have `wanted` counted targets; all, if they have fewer.
 std::int64_t rows_for(const Batch& batch, std::int64_t T, std::int64_t wanted) {
   const std::int64_t rows = std::ssize(batch.targets) / T;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const auto begin = batch.targets.begin() + row * T;
-    wanted -= T - std::count(begin, begin + T, kIgnoredTarget);
+    wanted -= counted(std::span(batch.targets)
+                          .subspan(static_cast<std::size_t>(row * T), static_cast<std::size_t>(T)));
     if (wanted <= 0) return row + 1;
   }
   return rows;
+}
+
+/// The sum of what all ranks pass, added in order of rank.
+double sum_over_ranks(Communicator& ranks, Stream& stream, double own) {
+  const auto bytes = static_cast<std::int64_t>(sizeof own);
+  const Buffer memory(stream.device(), sizeof own * static_cast<std::size_t>(ranks.size()));
+  const Tensor all(memory.data(), DType::kU8, {ranks.size() * bytes});
+  const Tensor slice = all.flat(ranks.rank() * bytes, bytes);
+  copy_from_host(stream, slice, &own);
+  ranks.all_gather(stream, all, slice);
+  std::vector<double> parts(static_cast<std::size_t>(ranks.size()));
+  copy_to_host(stream, parts.data(), all);
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
 }  // namespace
@@ -36,7 +54,7 @@ double Evaluation::bits_per_byte(double bytes_per_token) const {
   return mean_loss() / std::log(2.0) / bytes_per_token;
 }
 
-Evaluation Evaluator::run(BatchSource& source, std::int64_t max_tokens) {
+Evaluation Evaluator::run(BatchSource& source, std::int64_t max_tokens, Communicator* ranks) {
   const std::int64_t epoch = source.batches_per_epoch();
   if (max_tokens < 0) {
     fail(ErrorKind::kInput, "evaluator", "max_tokens: expected 0 or more, got ", max_tokens);
@@ -55,10 +73,14 @@ Evaluation Evaluator::run(BatchSource& source, std::int64_t max_tokens) {
     const std::int64_t B =
         max_tokens == 0 ? source.B() : rows_for(batch, T, max_tokens - result.counted_tokens);
     const auto count = static_cast<std::size_t>(B * T);
-    const LossSum sum = model_.evaluate(std::span(batch.inputs).first(count),
-                                        std::span(batch.targets).first(count), B, T);
-    result.loss_sum += sum.loss_sum;
-    result.counted_tokens += sum.counted_tokens;
+    const auto targets = std::span<const std::int32_t>(batch.targets).first(count);
+    result.counted_tokens += counted(targets);
+    if (ranks && i % ranks->size() != ranks->rank()) continue;
+    result.loss_sum +=
+        model_.evaluate(std::span(batch.inputs).first(count), targets, B, T).loss_sum;
+  }
+  if (ranks && ranks->size() > 1) {
+    result.loss_sum = sum_over_ranks(*ranks, model_.stream(), result.loss_sum);
   }
   return result;
 }

@@ -43,10 +43,10 @@ std::vector<ConfigOption> make_options() {
        "changes no bits."},
       {"device", "model", &C::device, {}, {"auto", "cpu", "cuda"}, "",
        "Where to compute; must be what the build offers. auto: that. A GPU is chosen by "
-       "CUDA_VISIBLE_DEVICES.", kFree},
+       "CUDA_VISIBLE_DEVICES; several processes on a machine take one each.", kFree},
       {"threads", "model", &C::threads, {0, 1024}, {}, "threads",
-       "Compute threads; results do not depend on it. 0: OMP_NUM_THREADS if set, else the "
-       "processors this process may use.", kFree},
+       "Compute threads of a process; results do not depend on it. 0: OMP_NUM_THREADS if set, else "
+       "the processors this process may use; where several processes share them, its part.", kFree},
       {"isa", "model", &C::isa, {}, {"auto", "portable", "avx2", "avx512"}, "",
        "Instruction set of the CPU kernels. auto: the best this processor has."},
       {"attention", "model", &C::attention, {}, {"auto", "own", "cudnn"}, "",
@@ -67,17 +67,24 @@ std::vector<ConfigOption> make_options() {
        "Visit sequences in an order drawn from `seed` and the epoch. false: in file order."},
 
       {"micro_batch", "step", &C::micro_batch, {1, 1e6}, {}, "sequences",
-       "Sequences in one forward and backward pass. On resume it may change if `tokens_per_step` "
+       "Sequences in one forward and backward pass of a process. On resume it may change if `tokens_per_step` "
        "stays.", kFree},
       {"seq_len", "step", &C::seq_len, size, {}, "tokens",
        "Length of a training sequence. 0: `block_size`."},
       {"tokens_per_step", "step", &C::tokens_per_step, from_zero, {}, "tokens",
-       "Tokens of one update; gradients of several micro-batches are added up to reach it. 0: one "
-       "micro-batch."},
+       "Tokens of one update over all processes; gradients of several micro-batches are added up to "
+       "reach it. 0: one micro-batch of each process."},
       {"max_steps", "step", &C::max_steps, from_zero, {}, "steps",
        "Length of the run. 0: as long as `epochs` says.", kFree},
       {"epochs", "step", &C::epochs, from_one, {}, "passes",
        "Passes over the training data; used when `max_steps` is 0.", kFree},
+
+      {"zero_stage", "ranks", &C::zero_stage, {0, 1}, {}, "",
+       "What several processes divide. 1 (ZeRO-1): each holds and updates a slice of the optimizer's "
+       "state. 0: each holds and updates all of it. The results are the same.", kFree},
+      {"reduce_dtype", "ranks", &C::reduce_dtype, {}, {"fp32", "bf16"}, "",
+       "What gradients are rounded to on their way between processes; they are added up in fp32. "
+       "bf16 halves what is sent."},
 
       {"lr", "optimizer", &C::lr, {0, 100}, {}, "", "Peak learning rate."},
       {"final_lr_fraction", "optimizer", &C::final_lr_fraction, fraction, {}, "",
@@ -158,6 +165,8 @@ std::vector<ConfigOption> make_options() {
       {"dry_run", "run", &C::dry_run, {}, {}, "",
        "Print the memory plan, parameters and FLOPs per token, allocate nothing and stop.",
        kAction},
+      {"dry_run_ranks", "run", &C::dry_run_ranks, {0, 1e6}, {}, "processes",
+       "Plan a dry run as each of so many processes. 0: as those that were started.", kAction},
   };
   // clang-format on
 }

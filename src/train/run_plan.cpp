@@ -85,7 +85,7 @@ void plan_resume(RunPlan& plan, std::span<const ConfigSetting> given, const Trai
   plan.config = recorded;
   apply_settings(plan.config, given);
   plan.tokenizer = tokenizer_of_run(run, recorded);
-  resolve(plan.config, plan.tokenizer.get(), nullptr);
+  resolve(plan.config, plan.tokenizer.get(), nullptr, plan.ranks);
   refuse_changes(recorded, plan.config, checkpoint);
   plan.model = loader.config();
   if (asked.out_dir.empty()) plan.config.out_dir = run.string();
@@ -160,7 +160,7 @@ void plan_start(RunPlan& plan, std::string_view name) {
   if (!config.tokenizer.empty()) plan.tokenizer = load_tokenizer(config.tokenizer);
   if (plan.init) take_tokenizer_of_model(plan);
   if (config.vocab_size == 0 && !plan.init && !plan.tokenizer) config.vocab_size = data_vocab;
-  plan.model = resolve(config, plan.tokenizer.get(), plan.init ? &*plan.init : nullptr);
+  plan.model = resolve(config, plan.tokenizer.get(), plan.init ? &*plan.init : nullptr, plan.ranks);
   warn_of_larger_vocabulary(config, data_vocab);
   if (config.dry_run) return;
   if (config.out_dir.empty()) config.out_dir = concat("runs/", name, "-", timestamp());
@@ -209,7 +209,8 @@ ModelConfig model_of_sizes(TrainConfig& config, const Tokenizer* tokenizer) {
 
 }  // namespace
 
-ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const ModelLoader* init) {
+ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const ModelLoader* init,
+                    int ranks) {
   ModelConfig model;
   if (init) {
     model = init->config();
@@ -232,15 +233,17 @@ ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const Model
     fail(ErrorKind::kConfig, "run", "seq_len: expected at most block_size (", config.block_size,
          "), got ", config.seq_len);
   }
-  const std::int64_t micro_tokens = config.micro_batch * config.seq_len;
+  const std::int64_t micro_tokens = config.micro_batch * config.seq_len * ranks;
   config.tokens_per_step = micro_steps_of(config.tokens_per_step, micro_tokens) * micro_tokens;
   return model;
 }
 
-RunPlan plan_run(std::span<const ConfigSetting> given, std::string_view name) {
+RunPlan plan_run(std::span<const ConfigSetting> given, std::string_view name, int ranks) {
   RunPlan plan;
   apply_settings(plan.config, given);
   const TrainConfig asked = plan.config;
+  const bool pretends = asked.dry_run && asked.dry_run_ranks > 0;
+  plan.ranks = pretends ? static_cast<int>(asked.dry_run_ranks) : ranks;
   if (!asked.dry_run && asked.train_data.empty() && asked.resume.empty()) {
     fail(ErrorKind::kConfig, "run", "train_data: expected token files, got none");
   }

@@ -50,6 +50,9 @@ Schedule schedule_of(const TrainConfig& config, std::int64_t total_steps) {
   return Schedule(options);
 }
 
+// How a sink's wish to end the run is told to the other ranks; signals are positive.
+constexpr std::int32_t kStopOfSink = -1;
+
 // Doubles go into checkpoints as text that reads back to the same bits.
 std::string exact_text(double value) {
   char buffer[32];
@@ -94,6 +97,7 @@ Trainer::Trainer(const TrainConfig& config, Transformer& model, BatchSource& sou
       snapshot_(model.stream().device(), sizeof(StepBlock)) {
   batch_.inputs.reserve(static_cast<std::size_t>(source.B() * source.T()));
   batch_.targets.reserve(batch_.inputs.capacity());
+  optimizer.attach(model);
 }
 
 Trainer::~Trainer() = default;
@@ -127,9 +131,22 @@ void Trainer::save_to(const std::filesystem::path& run, std::string tokenizer_ha
 }
 
 StopEvent Trainer::run() {
+  Communicator* const comm = sharing().comm;
+  if (!comm) return run_steps();
+  try {
+    return run_steps();
+  } catch (const std::exception& error) {
+    comm->give_up(error.what());
+    throw;
+  }
+}
+
+StopEvent Trainer::run_steps() {
   const auto began = Clock::now();
   stop_.reset();
-  if (config_.sample_every > 0) {
+  sink_asks_stop_ = false;
+  signal_ = 0;
+  if (config_.sample_every > 0 && sharing().rank() == 0) {
     SampleOptions options;
     options.seed = static_cast<std::uint64_t>(config_.seed);
     if (tokenizer_) {
@@ -144,6 +161,7 @@ StopEvent Trainer::run() {
   if (step_ == 0 && config_.eval_choices_every > 0 && last_choices_step_ != 0) ask_choices();
   while (step_ < total_steps_ && !stop_asked()) {
     if (writer_) writer_->check();
+    if (sharing().comm) sharing().comm->check();
     step_began_ = Clock::now();
     queue_step();
     finish_pending();
@@ -159,13 +177,17 @@ StopEvent Trainer::run() {
     }
   }
   finish_pending();
-  if (!stop_ && step_ < total_steps_) stop_ = StopReason::kSignal;
+  if (!stop_ && step_ < total_steps_) {
+    stop_ = StopReason::kSignal;
+    signal_ = stop_flag();
+  }
   if (stop_ && *stop_ != StopReason::kBadSteps) save();
   if (writer_) writer_->wait();
 
   StopEvent stop;
   stop.step = step_;
   stop.reason = stop_.value_or(StopReason::kFinished);
+  stop.signal = signal_;
   stop.seconds = ms_since(began) / 1000;
   stop.val_loss = last_val_loss_;
   stop.best_loss = best_loss_;
@@ -176,8 +198,11 @@ StopEvent Trainer::run() {
 
 // The host runs one step ahead: it queues a step before it reads what came of the step before.
 void Trainer::queue_step() {
-  model_.begin_step({schedule_.lr(step_), static_cast<std::uint64_t>(config_.seed), step_,
-                     static_cast<double>(tokens_per_step())},
+  model_.begin_step({.lr = schedule_.lr(step_),
+                     .seed = static_cast<std::uint64_t>(config_.seed),
+                     .step = step_,
+                     .nominal_tokens = static_cast<double>(tokens_per_step()),
+                     .stop = sink_asks_stop_ ? kStopOfSink : stop_flag()},
                     static_cast<int>(micro_steps_));
   for (std::int64_t i = 0; i < micro_steps_; ++i) {
     source_.next(batch_);
@@ -188,6 +213,7 @@ void Trainer::queue_step() {
 }
 
 void Trainer::warn_of_useless_options() const {
+  if (sharing().rank() != 0) return;
   if (step_ >= total_steps_) {
     log(LogLevel::kWarning, concat("nothing to do: the run has made ", step_, " of ", total_steps_,
                                    " steps; raise max_steps to go on"));
@@ -221,6 +247,7 @@ void Trainer::finish_step(const StepBlock& block, double ms) {
   pace_ms_ += (ms - pace_ms_) * std::max(kPaceWeight, first_weight);
   const std::int64_t step = block.step + 1;
   updates_ = block.updates;
+  hear_stop(block);
   last_step_finite_ = block.skip != kNonFiniteLoss && block.skip != kNonFiniteGradient;
   if (block.skip != kNoSkip) {
     ++bad_in_a_row_;
@@ -250,6 +277,13 @@ void Trainer::finish_step(const StepBlock& block, double ms) {
   emit(event);
 }
 
+// One rank need not ask itself: it stops a step earlier.
+void Trainer::hear_stop(const StepBlock& block) {
+  if (sharing().ranks() == 1 || block.stop == 0 || stop_ || step_ == total_steps_) return;
+  stop_ = block.stop == kStopOfSink ? StopReason::kSink : StopReason::kSignal;
+  if (stop_ == StopReason::kSignal) signal_ = block.stop;
+}
+
 std::int64_t Trainer::tokens_per_step() const {
   return micro_steps_ * source_.B() * source_.T() * model_.options().ranks;
 }
@@ -268,7 +302,7 @@ void Trainer::at_intervals(bool last) {
 void Trainer::validate() {
   if (!val_source_) return;
   const auto began = Clock::now();
-  const Evaluation evaluation = evaluator_.run(*val_source_, config_.val_tokens);
+  const Evaluation evaluation = evaluator_.run(*val_source_, config_.val_tokens, sharing().comm);
   ValEvent event;
   event.step = step_;
   event.loss = evaluation.mean_loss();
@@ -292,7 +326,7 @@ void Trainer::ask_choices() {
   const auto began = Clock::now();
   ChoicesEvent event;
   event.step = step_;
-  event.accuracy = accuracy_of(choices_, evaluator_.choose(choices_));
+  event.accuracy = accuracy_of(choices_, evaluator_.choose(choices_, sharing().comm));
   event.ms = ms_since(began);
   last_choices_step_ = step_;
   emit(event);
@@ -300,6 +334,7 @@ void Trainer::ask_choices() {
 
 // A model that cannot be sampled, such as one with infinite logits, can still be trained.
 void Trainer::sample() {
+  if (sharing().rank() != 0) return;
   SampleEvent event{step_, {}};
   try {
     event.text = sampled_text();
@@ -369,7 +404,7 @@ void Trainer::resume(CheckpointReader& checkpoint) {
 void Trainer::emit(const Event& event) {
   for (std::size_t i = 0; i < sinks_.size();) {
     try {
-      if (sinks_[i]->on_event(event) == SinkAction::kStop && !stop_) stop_ = StopReason::kSink;
+      if (sinks_[i]->on_event(event) == SinkAction::kStop) sink_asks_stop_ = true;
       ++i;
     } catch (const std::exception& error) {
       log(LogLevel::kWarning,
@@ -377,10 +412,15 @@ void Trainer::emit(const Event& event) {
       sinks_.erase(sinks_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
+  if (sink_asks_stop_ && !stop_ && sharing().ranks() == 1) stop_ = StopReason::kSink;
+}
+
+int Trainer::stop_flag() const {
+  return stop_flag_ ? stop_flag_->load(std::memory_order_relaxed) : 0;
 }
 
 bool Trainer::stop_asked() const {
-  return stop_ || (stop_flag_ && stop_flag_->load(std::memory_order_relaxed) != 0);
+  return stop_ || (sharing().ranks() == 1 && stop_flag() != 0);
 }
 
 StartEvent Trainer::start_event() const {
@@ -388,6 +428,7 @@ StartEvent Trainer::start_event() const {
   event.config = config_text(config_);
   event.out_dir = run_.string();
   event.device = model_.stream().device().name();
+  if (sharing().ranks() > 1) event.device += concat(" on each of ", sharing().ranks(), " ranks");
   event.parameters = model_.config().num_parameters();
   event.flops_per_token = model_.config().flops_per_token(source_.T());
   event.micro_batch = source_.B();

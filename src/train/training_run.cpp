@@ -1,7 +1,9 @@
 #include "llmc/train/training_run.h"
 
 #include <cstdlib>
+#include <exception>
 
+#include "core/system_limits.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/core/log.h"
@@ -9,6 +11,7 @@
 #include "llmc/ops/linear.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sinks.h"
+#include "train/ranks.h"
 
 namespace llmc {
 namespace fs = std::filesystem;
@@ -29,7 +32,7 @@ std::string tuning_cache() {
 
 }  // namespace
 
-DeviceOptions device_options(const TrainConfig& config) {
+DeviceOptions device_options(const TrainConfig& config, const LocalRank& local) {
   if (config.device != "auto" && config.device != backend_name()) {
     fail(ErrorKind::kConfig, "train", "device: expected ", backend_name(),
          ", which this program was built for, got ", config.device,
@@ -37,6 +40,8 @@ DeviceOptions device_options(const TrainConfig& config) {
   }
   DeviceOptions options;
   options.threads = static_cast<int>(config.threads);
+  if (config.threads == 0 && local.size > 1) options.threads = default_threads(local.size);
+  if (backend_name() != "cpu") options.gpu = local.rank;
   options.isa = config.isa;
   options.attention = config.attention;
   options.tune_matmul = config.tune_matmul;
@@ -59,17 +64,19 @@ StartUp start_up_options(const TrainConfig& config) {
 
 namespace {
 
-TransformerOptions model_options(const TrainConfig& config) {
+TransformerOptions model_options(const TrainConfig& config, int ranks) {
   TransformerOptions options;
   options.micro_batch = config.micro_batch;
   options.seq_len = config.seq_len;
   options.dtype = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
   options.tf32 = config.precision == "tf32";
   options.recompute = recompute_from_name(config.recompute);
+  options.ranks = ranks;
   return options;
 }
 
-AdamW make_optimizer(const ParameterSet& parameters, const TrainConfig& config) {
+AdamW make_optimizer(const ParameterSet& parameters, const TrainConfig& config,
+                     Communicator* comm) {
   AdamWOptions options;
   options.beta1 = static_cast<float>(config.beta1);
   options.beta2 = static_cast<float>(config.beta2);
@@ -79,7 +86,9 @@ AdamW make_optimizer(const ParameterSet& parameters, const TrainConfig& config) 
   guard.grad_clip = static_cast<float>(config.grad_clip);
   guard.skip_loss_z = static_cast<float>(config.skip_loss_z);
   guard.skip_grad_z = static_cast<float>(config.skip_grad_z);
-  return AdamW(parameters, options, guard, config.master_weights);
+  const Sharing sharing{comm, static_cast<int>(config.zero_stage),
+                        config.reduce_dtype == "bf16" ? DType::kBF16 : DType::kF32};
+  return AdamW(parameters, options, guard, config.master_weights, sharing);
 }
 
 DataLoaderOptions loader_options(const TrainConfig& config) {
@@ -90,15 +99,52 @@ DataLoaderOptions loader_options(const TrainConfig& config) {
   return options;
 }
 
+std::unique_ptr<Communicator> planned_ranks(const RunPlan& plan) {
+  if (!plan.config.dry_run || plan.ranks == 1) return nullptr;
+  return std::make_unique<PlannedRanks>(plan.ranks);
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(RunPlan plan)
-    : plan_(std::move(plan)), device_(Device::open(device_options(plan_.config))) {
+    : TrainingRun{Device::open(device_options(plan.config)), std::move(plan), nullptr} {}
+
+TrainingRun::TrainingRun(RunPlan plan, const Device& device, Communicator& comm)
+    : TrainingRun(device, std::move(plan), &comm) {}
+
+TrainingRun::TrainingRun(const Device& device, RunPlan plan, Communicator* comm)
+    : plan_(std::move(plan)),
+      planned_(planned_ranks(plan_)),
+      comm_(planned_ ? planned_.get() : comm),
+      device_(device) {
   const TrainConfig& config = plan_.config;
   if (!config.dry_run) open_data();
   if (plan_.checkpoint) checkpoint_.emplace(*plan_.checkpoint);
-  model_.emplace(device_, plan_.model, model_options(config));
-  optimizer_.emplace(make_optimizer(model_->parameters(), config));
+  model_.emplace(device_, plan_.model, model_options(config, plan_.ranks));
+  optimizer_.emplace(make_optimizer(model_->parameters(), config, comm_));
+  if (comm_ && !config.dry_run) agree();
+}
+
+void TrainingRun::agree() {
+  std::vector<Belief> beliefs;
+  for (const ConfigOption& option : config_options()) {
+    // Where each rank runs is its own matter, and rank 0 decides where the run is kept.
+    if (option.key == "out_dir" || option.key == "threads") continue;
+    beliefs.push_back({std::string(option.key), option_text(plan_.config, option)});
+  }
+  const std::string step =
+      checkpoint_ ? concat("step ", checkpoint_->info().step, " of ", plan_.checkpoint->string())
+                  : "none";
+  beliefs.push_back({"checkpoint to go on from", step});
+  beliefs.push_back({"tokens of the training data", concat(train_source_->tokens_per_epoch())});
+  beliefs.push_back(
+      {"tokens of the validation data", concat(val_source_ ? val_source_->tokens_per_epoch() : 0)});
+  expect_agreement(*comm_, model_->stream(), beliefs);
+  plan_.config.out_dir = text_of_rank_0(*comm_, model_->stream(), plan_.config.out_dir);
+}
+
+void TrainingRun::barrier() {
+  if (comm_) comm_->barrier(model_->stream());
 }
 
 TrainingRun::~TrainingRun() = default;
@@ -107,6 +153,8 @@ void TrainingRun::open_data() {
   const TrainConfig& config = plan_.config;
   const auto train_files = glob_files(config.train_data);
   DataLoaderOptions options = loader_options(config);
+  options.rank = rank();
+  options.world_size = plan_.ranks;
   options.shuffle = config.shuffle;
   options.seed = static_cast<std::uint64_t>(config.seed);
   train_source_ = std::make_unique<DataLoader>(train_files, options);
@@ -146,14 +194,28 @@ std::string TrainingRun::report() const {
   const Arena& optimizer = optimizer_->arena();
   const std::size_t copy = model.bytes(MemoryKind::kParameters) + optimizer.bytes();
   const std::size_t workspace = model_->stream().workspace_bytes();
-  return concat(model_->report(), "\noptimizer (", optimizer_->name(), ")\n", optimizer.report(),
-                "\nworkspace of the ops ", format_bytes(workspace), "\nin all ",
+  const std::string ranks = plan_.ranks == 1
+                                ? ""
+                                : concat(", on each of ", plan_.ranks, " ranks with zero_stage ",
+                                         plan_.config.zero_stage);
+  return concat(model_->report(), "\noptimizer (", optimizer_->name(), ")", ranks, "\n",
+                optimizer.report(), "\nworkspace of the ops ", format_bytes(workspace), "\nin all ",
                 format_bytes(model.bytes() + optimizer.bytes() + workspace),
                 ", and for the copy that a checkpoint is written from ", format_bytes(copy),
                 "; free now ", format_bytes(device_.free_memory()), "\n");
 }
 
 void TrainingRun::open() {
+  if (!comm_) return set_up();
+  try {
+    set_up();
+  } catch (const std::exception& error) {
+    comm_->give_up(error.what());
+    throw;
+  }
+}
+
+void TrainingRun::set_up() {
   const TrainConfig& config = plan_.config;
   model_->allocate();
   optimizer_->allocate(device_);
@@ -174,12 +236,16 @@ void TrainingRun::open() {
 void TrainingRun::set_up_folder() {
   const TrainConfig& config = plan_.config;
   const fs::path folder = config.out_dir;
-  make_folders(folder);
-  lock_.emplace(folder);
-  if (plan_.clear_folder) clear_run(folder);
-  best_checkpoint(folder);  // a damaged record shows now, not at the first checkpoint
-  if (checkpoint_) cut_run(folder, trainer_->step());
-  describe_run(folder, config, plan_.tokenizer.get());
+  barrier();  // all have read what they go on from
+  if (rank() == 0) {
+    make_folders(folder);
+    lock_.emplace(folder);
+    if (plan_.clear_folder) clear_run(folder);
+    best_checkpoint(folder);  // a damaged record shows now, not at the first checkpoint
+    if (checkpoint_) cut_run(folder, trainer_->step());
+    describe_run(folder, config, plan_.tokenizer.get());
+  }
+  barrier();
   std::string hash;
   if (plan_.tokenizer) {
     hash = plan_.tokenizer->hash();
@@ -187,6 +253,7 @@ void TrainingRun::set_up_folder() {
     hash = checkpoint_->info().tokenizer_hash;
   }
   trainer_->save_to(folder, hash);
+  if (rank() != 0) return;
   folder_sinks_.push_back(std::make_unique<JsonLog>(folder / "log.jsonl"));
   folder_sinks_.push_back(std::make_unique<MainLog>(folder / "main.log"));
   folder_sinks_.push_back(std::make_unique<LossPlot>(folder));
@@ -201,7 +268,8 @@ StopEvent TrainingRun::run(const std::atomic<int>* stop) {
   if (stop) trainer_->stop_when(*stop);
   const StopEvent end = trainer_->run();
   const std::string choices = matmul_choices(model_->stream());
-  if (!choices.empty()) write_text(fs::path(plan_.config.out_dir) / kMatmulChoicesFile, choices);
+  if (!choices.empty() && rank() == 0)
+    write_text(fs::path(plan_.config.out_dir) / kMatmulChoicesFile, choices);
   return end;
 }
 

@@ -78,20 +78,21 @@ struct Recorder : EventSink {
 /// A tiny model with data and optimizer, ready for a Trainer.
 struct TinyRun {
   explicit TinyRun(const TrainConfig& c, const std::filesystem::path& data,
-                   DType dtype = DType::kF32)
+                   DType dtype = DType::kF32, Communicator* comm = nullptr)
       : config(c),
         device(Device::open({1, "auto"})),
-        model(device, ModelConfig::gpt2(2, 2, 16, 16, 61), model_options(c, dtype)),
+        model(device, ModelConfig::gpt2(2, 2, 16, 16, 61), model_options(c, dtype, comm)),
         source(glob_files(data.string()), loader_options(c)),
-        optimizer(model.parameters(), {}, GuardOptions{1.0f, 0.0f, 0.0f}) {
+        optimizer(model.parameters(), {}, GuardOptions{1.0f, 0.0f, 0.0f}, true, {comm}) {
     model.allocate();
     optimizer.allocate(device);
     model.init(7);
     optimizer.start(model.stream());
   }
 
-  static TransformerOptions model_options(const TrainConfig& c, DType dtype) {
+  static TransformerOptions model_options(const TrainConfig& c, DType dtype, Communicator* comm) {
     TransformerOptions options;
+    if (comm) options.ranks = comm->size();
     options.micro_batch = c.micro_batch;
     options.seq_len = c.seq_len;
     options.dtype = dtype;

@@ -53,8 +53,9 @@ class Evaluator {
 
   /// The source's first epoch, or as many of its first rows as have at least `max_tokens` counted
   /// targets together (0: all); resets the source first. An input error for 0 and a source without
-  /// end, or if B or T exceed the model's.
-  Evaluation run(BatchSource& source, std::int64_t max_tokens = 0);
+  /// end, or if B or T exceed the model's. With several ranks, which all have the whole source, the
+  /// batches are dealt out, and all get the sums, added in order of rank; `ranks` may be null.
+  Evaluation run(BatchSource& source, std::int64_t max_tokens = 0, Communicator* ranks = nullptr);
   /// Every token but the first of each file once, in rows of T (0: the model's seq_len).
   Evaluation run(const std::vector<std::filesystem::path>& token_files, std::int64_t seq_len = 0);
   /// Every token but the first once, in rows of T (0: the model's seq_len).

@@ -93,7 +93,7 @@ struct CheckpointEvent {
 enum class StopReason {
   kFinished,  ///< all steps are done
   kSink,      ///< a sink asked for it
-  kSignal,    ///< the stop flag was set
+  kSignal,    ///< the stop flag was set, on any rank
   kBadSteps,  ///< max_bad_steps skips in a row
 };
 
@@ -107,6 +107,7 @@ std::string_view name_of(SkipReason reason);
 struct StopEvent {
   std::int64_t step = 0;
   StopReason reason = StopReason::kFinished;
+  int signal = 0;                   ///< with kSignal, what the flag held
   double seconds = 0;               ///< since the StartEvent
   std::optional<double> val_loss;   ///< of the last validation
   std::optional<double> best_loss;  ///< lowest validation loss

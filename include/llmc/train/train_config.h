@@ -41,6 +41,9 @@ struct TrainConfig {
   std::int64_t tokens_per_step = 0;
   std::int64_t max_steps = 0;
   std::int64_t epochs = 1;
+  // ranks
+  std::int64_t zero_stage = 1;
+  std::string reduce_dtype = "fp32";
   // optimizer
   double lr = 3e-4;
   double final_lr_fraction = 0.1;
@@ -79,6 +82,7 @@ struct TrainConfig {
   std::string resume;
   bool overwrite = false;
   bool dry_run = false;
+  std::int64_t dry_run_ranks = 0;
 
   bool operator==(const TrainConfig&) const = default;
 };

@@ -42,6 +42,11 @@ std::int64_t micro_steps_of(std::int64_t tokens_per_step, std::int64_t micro_tok
 ///     Trainer trainer(config, model, source, optimizer);
 ///     trainer.add_sink(console);
 ///     trainer.run();
+///
+/// With several ranks (Optimizer::sharing), all of them run one alike. Each trains on its share of
+/// the batches and validates on its share of all of them; the numbers in events are those of all
+/// ranks. Rank 0 samples, and writes what is not a slice of the state. Sinks are asked wherever
+/// they are; the run folder's belong to rank 0.
 class Trainer {
  public:
   /// The model must be allocated and hold its weights, the optimizer must be started. Throws a
@@ -53,7 +58,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // What a run has besides training; each call is optional and comes before `run`.
-  /// Source to validate on, of at most the model's B and T.
+  /// Source to validate on, of at most the model's B and T; the whole one on every rank.
   void validate_on(BatchSource& source, const TextFacts& facts = {});
   /// Questions to ask every config.eval_choices_every steps. Throws an input error if the model
   /// cannot be asked them (check_choices).
@@ -64,7 +69,8 @@ class Trainer {
   /// into them.
   void save_to(const std::filesystem::path& run, std::string tokenizer_hash = {});
   void add_sink(EventSink& sink);
-  /// A value other than 0 ends the run after the step under way, with a checkpoint.
+  /// A value other than 0 ends the run after the step under way, with a checkpoint. With several
+  /// ranks it travels with the next step, and all of them end after the one that follows.
   void stop_when(const std::atomic<int>& flag);
 
   /// Goes on from a checkpoint: sets weights, optimizer state, source and step. The run then
@@ -82,6 +88,9 @@ class Trainer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  const Sharing& sharing() const { return optimizer_.sharing(); }
+  StopEvent run_steps();
+  void hear_stop(const StepBlock& block);
   void warn_of_useless_options() const;
   void queue_step();
   void snapshot_step();
@@ -96,6 +105,7 @@ class Trainer {
   void emit(const Event& event);
   StartEvent start_event() const;
   std::int64_t tokens_per_step() const;
+  int stop_flag() const;
   bool stop_asked() const;
   bool due(std::int64_t interval, bool last) const;
   std::int64_t validation_tokens() const;
@@ -133,7 +143,9 @@ class Trainer {
   std::int64_t last_choices_step_ = -1;
   std::int64_t last_saved_step_ = -1;
   bool last_step_finite_ = true;
+  bool sink_asks_stop_ = false;
   std::optional<StopReason> stop_;
+  int signal_ = 0;
   Clock::time_point step_began_;
   std::optional<double> pending_ms_;  ///< time of the step in the snapshot
   double mean_ms_ = 0;                ///< of a step, lately

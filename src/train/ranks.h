@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "llmc/comm/communicator.h"
+
+namespace llmc {
+
+/// What a rank believes, under a name for messages.
+struct Belief {
+  std::string name;
+  std::string value;
+};
+
+/// Throws a config error, the same on every rank, that names the first rank which does not believe
+/// what rank 0 does, and where they differ. All ranks pass the same names.
+void expect_agreement(Communicator& comm, Stream& stream, std::span<const Belief> beliefs);
+
+/// The text that rank 0 passes.
+std::string text_of_rank_0(Communicator& comm, Stream& stream, const std::string& text);
+
+/// Stands for ranks that are only planned with: rank 0 of so many, which can exchange nothing.
+class PlannedRanks : public Communicator {
+ public:
+  explicit PlannedRanks(int size) : size_(size) {}
+  std::string_view name() const override { return "planned"; }
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  void barrier(Stream&) override { refuse(); }
+
+ private:
+  void do_all_reduce(Stream&, const Tensor&) override { refuse(); }
+  void do_reduce_scatter(Stream&, const Tensor&, const Tensor&) override { refuse(); }
+  void do_all_gather(Stream&, const Tensor&, const Tensor&) override { refuse(); }
+  void do_broadcast(Stream&, const Tensor&, int) override { refuse(); }
+  [[noreturn]] static void refuse();
+
+  int size_;
+};
+
+}  // namespace llmc

@@ -1,0 +1,310 @@
+// Training runs of several ranks.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "llmc/core/error.h"
+#include "llmc/core/log.h"
+#include "llmc/train/sinks.h"
+#include "llmc/train/training_run.h"
+#include "support/temp_folder.h"
+#include "support/tensor_values.h"
+#include "support/thread_ranks.h"
+#include "train/tiny_run.h"
+
+namespace llmc {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Recorder;
+using testing::TempFolder;
+
+class RanksTest : public ::testing::Test {
+ protected:
+  using Options = std::vector<std::pair<std::string, std::string>>;
+
+  void SetUp() override {
+    testing::write_tokens(folder_ / "train.bin", 293, 257, 5);
+    testing::write_tokens(folder_ / "val.bin", 150, 257, 6);
+    // 12 rows a step; 3 heads; T below block_size; a validation of 10 rows, the last one in part.
+    base_ = {{"n_layer", "2"},          {"n_head", "3"},
+             {"n_embd", "15"},          {"block_size", "16"},
+             {"vocab_size", "257"},     {"train_data", (folder_ / "train.bin").string()},
+             {"micro_batch", "1"},      {"val_data", (folder_ / "val.bin").string()},
+             {"seq_len", "8"},          {"tokens_per_step", "96"},
+             {"max_steps", "20"},       {"schedule", "constant"},
+             {"checkpoint_every", "5"}, {"val_every", "5"},
+             {"val_tokens", "77"},      {"sample_every", "10"},
+             {"sample_tokens", "8"},    {"keep_checkpoints", "0"},
+             {"threads", "1"},          {"lr", "0.003"},
+             {"out_dir", out()}};
+    set_log_sink({});
+  }
+
+  std::string out() const { return (folder_ / "run").string(); }
+
+  std::vector<ConfigSetting> settings(const Options& changes) const {
+    std::vector<ConfigSetting> given;
+    for (const auto* options : {&base_, &changes}) {
+      for (const auto& [key, value] : *options) {
+        given.push_back({&find_option(key), value, "--" + key});
+      }
+    }
+    return given;
+  }
+
+  /// What each rank saw of a run.
+  std::vector<Recorder> train(int ranks, const Options& changes = {}) {
+    std::vector<Recorder> seen(static_cast<std::size_t>(ranks));
+    testing::run_thread_ranks(ranks, [&](Communicator& comm) {
+      RunPlan plan = plan_run(settings(changes), "test", ranks);
+      const Device device = Device::open(device_options(plan.config));
+      TrainingRun run(std::move(plan), device, comm);
+      run.open();
+      run.add_sink(seen[static_cast<std::size_t>(comm.rank())]);
+      run.run(nullptr);
+    });
+    return seen;
+  }
+
+  Recorder train_alone(const Options& changes = {}) {
+    TrainingRun run(plan_run(settings(changes), "test"));
+    run.open();
+    Recorder seen;
+    run.add_sink(seen);
+    run.run(nullptr);
+    return seen;
+  }
+
+  fs::path other(const std::string& name) const { return folder_ / name; }
+
+  TempFolder folder_;
+  Options base_;
+};
+
+void expect_close(const std::vector<float>& got, const std::vector<float>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_NEAR(got[i], expected[i], 1e-5f * std::abs(expected[i])) << "step " << i;
+  }
+}
+
+TEST_F(RanksTest, RepeatTheRunOfOneProcess) {
+  const Recorder alone = train_alone({{"out_dir", other("alone").string()}});
+  for (const int ranks : {2, 3, 4}) {
+    const std::string out_dir = other(concat("ranks_", ranks)).string();
+    const auto seen = train(ranks, {{"out_dir", out_dir}});
+    for (const Recorder& recorder : seen) {
+      EXPECT_EQ(recorder.losses(), seen[0].losses());
+      EXPECT_EQ(recorder.steps<ValEvent>(), alone.steps<ValEvent>());
+    }
+    expect_close(seen[0].losses(), alone.losses());
+    const auto validations = seen[0].all<ValEvent>();
+    for (std::size_t i = 0; i < validations.size(); ++i) {
+      const ValEvent expected = alone.all<ValEvent>()[i];
+      EXPECT_EQ(validations[i].tokens, 80);
+      EXPECT_EQ(validations[i].tokens, expected.tokens);
+      EXPECT_NEAR(validations[i].loss, expected.loss, 1e-5 * expected.loss);
+    }
+    const StartEvent start = seen[0].all<StartEvent>()[0];
+    EXPECT_EQ(start.tokens_per_step, 96);
+    EXPECT_EQ(start.micro_steps, 12 / ranks);
+    EXPECT_EQ(seen[0].all<StepEvent>()[19].tokens, 20 * 96);
+    // Rank 0 alone samples, and writes the logs.
+    EXPECT_EQ(seen[0].all<SampleEvent>().size(), 2u);
+    EXPECT_TRUE(seen[1].all<SampleEvent>().empty());
+    EXPECT_EQ(read_loss_curves(fs::path(out_dir) / "log.jsonl").train.size(), 20u);
+  }
+}
+
+TEST_F(RanksTest, ShowNoDifferenceBetweenTheStages) {
+  const auto sliced = train(3, {{"out_dir", other("sliced").string()}});
+  const auto whole = train(3, {{"out_dir", other("whole").string()}, {"zero_stage", "0"}});
+  EXPECT_EQ(whole[2].losses(), sliced[1].losses());
+  EXPECT_TRUE(fs::exists(checkpoint_folder(other("whole"), 20) / "optimizer.safetensors"));
+  EXPECT_FALSE(fs::exists(checkpoint_folder(other("sliced"), 20) / "optimizer.safetensors"));
+  CheckpointReader a(checkpoint_folder(other("sliced"), 20));
+  CheckpointReader b(checkpoint_folder(other("whole"), 20));
+  EXPECT_EQ(a.info().world_size, 3);
+  EXPECT_EQ(b.info().world_size, 3);
+  testing::TinyRun model(testing::tiny_config(), folder_ / "train.bin");
+  EXPECT_EQ(a.weight_count(), b.weight_count());
+}
+
+TEST_F(RanksTest, EachWriteTheirSlices) {
+  train(4, {{"max_steps", "5"}});
+  const fs::path folder = checkpoint_folder(out(), 5);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"manifest.json", "model.safetensors",
+                                      "optimizer_0000.safetensors", "optimizer_0001.safetensors",
+                                      "optimizer_0002.safetensors", "optimizer_0003.safetensors"}));
+  verify_checkpoint(folder);
+}
+
+TEST_F(RanksTest, GoOnWithAnyOtherNumber) {
+  const Recorder alone = train_alone({{"out_dir", other("alone").string()}});
+  std::vector<float> losses;
+  const auto go_on = [&](int ranks, const char* max_steps, const char* stage) {
+    const auto seen =
+        train(ranks, {{"resume", "auto"}, {"max_steps", max_steps}, {"zero_stage", stage}});
+    const auto part = seen.back().losses();
+    losses.insert(losses.end(), part.begin(), part.end());
+  };
+  go_on(4, "5", "1");
+  go_on(2, "10", "1");
+  go_on(3, "15", "0");
+  go_on(2, "17", "1");
+  const auto last = train_alone({{"resume", "auto"}}).losses();
+  losses.insert(losses.end(), last.begin(), last.end());
+  expect_close(losses, alone.losses());
+  EXPECT_EQ(read_loss_curves(fs::path(out()) / "log.jsonl").train.size(), 20u);
+}
+
+TEST_F(RanksTest, RepeatThemselvesToTheBitAfterAResume) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Options options{{"precision", precision}, {"overwrite", "true"}};
+    Options straight = options;
+    straight.emplace_back("out_dir", other("straight").string());
+    const auto whole = train(3, straight)[0].losses();
+    Options first = options;
+    first.emplace_back("max_steps", "7");
+    auto parts = train(3, first)[0].losses();
+    const auto rest = train(3, {{"resume", "auto"}, {"max_steps", "20"}})[0].losses();
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, whole) << precision;
+  }
+}
+
+TEST_F(RanksTest, StopTogetherWhenOneIsAskedTo) {
+  std::vector<StopEvent> stops(3);
+  testing::run_thread_ranks(3, [&](Communicator& comm) {
+    RunPlan plan = plan_run(settings({{"val_every", "0"}}), "test", 3);
+    const Device device = Device::open(device_options(plan.config));
+    TrainingRun run(std::move(plan), device, comm);
+    run.open();
+    std::atomic<int> flag{0};
+    struct RaiseAt : EventSink {
+      std::atomic<int>* flag;
+      SinkAction on_event(const Event& event) override {
+        if (std::holds_alternative<StepEvent>(event) && step_of(event) == 6) *flag = 15;
+        return SinkAction::kContinue;
+      }
+    } raise;
+    raise.flag = &flag;
+    if (comm.rank() == 1) run.add_sink(raise);
+    stops[static_cast<std::size_t>(comm.rank())] = run.run(&flag);
+  });
+  for (const StopEvent& stop : stops) {
+    EXPECT_EQ(stop.reason, StopReason::kSignal);
+    EXPECT_EQ(stop.signal, 15);
+    EXPECT_EQ(stop.step, stops[0].step);
+    EXPECT_GT(stop.step, 6);
+    EXPECT_LE(stop.step, 9);
+  }
+  verify_checkpoint(checkpoint_folder(out(), stops[0].step));
+}
+
+TEST_F(RanksTest, ASinkOfOneEndsTheRunOfAll) {
+  std::vector<StopEvent> stops(2);
+  testing::run_thread_ranks(2, [&](Communicator& comm) {
+    RunPlan plan = plan_run(settings({}), "test", 2);
+    const Device device = Device::open(device_options(plan.config));
+    TrainingRun run(std::move(plan), device, comm);
+    run.open();
+    struct StopAt : EventSink {
+      SinkAction on_event(const Event& event) override {
+        return std::holds_alternative<ValEvent>(event) && step_of(event) == 5
+                   ? SinkAction::kStop
+                   : SinkAction::kContinue;
+      }
+    } stop_at;
+    if (comm.rank() == 0) run.add_sink(stop_at);
+    stops[static_cast<std::size_t>(comm.rank())] = run.run(nullptr);
+  });
+  for (const StopEvent& stop : stops) {
+    EXPECT_EQ(stop.reason, StopReason::kSink);
+    EXPECT_EQ(stop.step, stops[0].step);
+    EXPECT_LT(stop.step, 9);
+  }
+}
+
+TEST_F(RanksTest, MustAgreeOnTheConfiguration) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  testing::run_thread_ranks(3, [&](Communicator& comm) {
+    Options changes{{"threads", std::to_string(1 + comm.rank())}};
+    if (comm.rank() == 2) changes.emplace_back("lr", "0.004");
+    RunPlan plan = plan_run(settings(changes), "test", 3);
+    const Device device = Device::open(device_options(plan.config));
+    try {
+      const TrainingRun run(std::move(plan), device, comm);
+    } catch (const Error& error) {
+      const std::scoped_lock lock(mutex);
+      messages.emplace_back(error.what());
+    }
+  });
+  ASSERT_EQ(messages.size(), 3u);
+  for (const std::string& message : messages) {
+    EXPECT_NE(message.find("lr: expected the same on all ranks"), std::string::npos) << message;
+    EXPECT_NE(message.find("rank 2"), std::string::npos) << message;
+  }
+}
+
+TEST_F(RanksTest, TakeTheFolderOfRank0) {
+  testing::run_thread_ranks(2, [&](Communicator& comm) {
+    RunPlan plan = plan_run(
+        settings({{"out_dir", other(concat("of_rank_", comm.rank())).string()}}), "test", 2);
+    const Device device = Device::open(device_options(plan.config));
+    const TrainingRun run(std::move(plan), device, comm);
+    EXPECT_EQ(run.config().out_dir, other("of_rank_0").string());
+  });
+}
+
+TEST_F(RanksTest, LeaveTheLastCheckpointWholeWhenOneCannotWrite) {
+  EXPECT_THROW(testing::run_thread_ranks(
+                   2,
+                   [&](Communicator& comm) {
+                     const testing::TinyRun tiny(testing::tiny_config(), folder_ / "train.bin",
+                                                 DType::kF32, &comm);
+                     const auto save = [&](const fs::path& run, std::int64_t step) {
+                       CheckpointWriter writer(run, tiny.model.parameters(), tiny.optimizer, {});
+                       CheckpointInfo info;
+                       info.step = step;
+                       info.model = tiny.model.config();
+                       writer.save(const_cast<Transformer&>(tiny.model).stream(), info);
+                       writer.wait();
+                     };
+                     save(out(), 1);
+                     // Rank 1 sees another file system.
+                     save(comm.rank() == 0 ? out() : other("elsewhere").string(), 2);
+                   }),
+               Error);
+  EXPECT_EQ(latest_checkpoint(out()), checkpoint_folder(out(), 1));
+  verify_checkpoint(checkpoint_folder(out(), 1));
+}
+
+TEST_F(RanksTest, DryRunsPlanForAnyNumber) {
+  const auto report = [&](const char* ranks, const char* stage) {
+    return TrainingRun(plan_run(settings({{"dry_run", "true"},
+                                          {"dry_run_ranks", ranks},
+                                          {"zero_stage", stage},
+                                          {"tokens_per_step", "0"}}),
+                                "test"))
+        .report();
+  };
+  EXPECT_NE(report("8", "1").find("on each of 8 ranks with zero_stage 1"), std::string::npos);
+  EXPECT_EQ(report("0", "1").find("ranks with"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace llmc
