@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "cli/app.h"
 #include "cli/console.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/signals.h"
 #include "llmc/core/error.h"
 #include "llmc/train/training_run.h"
@@ -33,18 +36,43 @@ std::string first_steps(std::string program) {
       "Options: train --help, or docs/configuration.md.\n");
 }
 
-int train(llmc::TrainingRun& run) {
+/// What a process holds while it trains; the run borrows from the ranks.
+struct Process {
+  std::shared_ptr<llmc::ProcessGroup> group;
+  std::unique_ptr<llmc::Communicator> ranks;  ///< null: there is one
+  std::optional<llmc::TrainingRun> run;
+};
+
+int train(Process& process) {
+  llmc::TrainingRun& run = *process.run;
   llmc::cli::Console console(std::cout, isatty(STDOUT_FILENO) == 1);
-  run.add_sink(console);
-  const std::atomic<int>& signal = llmc::cli::watch_signals();
-  const llmc::StopEvent stop = run.run(&signal);
+  if (process.group->rank() == 0) run.add_sink(console);
+  const llmc::StopEvent stop = run.run(&llmc::cli::watch_signals());
   if (stop.reason == llmc::StopReason::kBadSteps) {
     llmc::fail(llmc::ErrorKind::kInput, "run", "expected fewer than max_bad_steps (",
                run.config().max_bad_steps, ") skipped steps in a row, got that many up to step ",
                stop.step, "; checkpoints are from before them");
   }
-  return stop.reason == llmc::StopReason::kSignal ? llmc::cli::kSignalled + signal
+  return stop.reason == llmc::StopReason::kSignal ? llmc::cli::kSignalled + stop.signal
                                                   : llmc::cli::kDone;
+}
+
+/// Opens the run as one of the processes that were started together.
+Work open(const std::shared_ptr<Process>& process, std::span<const llmc::ConfigSetting> settings,
+          std::string_view name) {
+  const llmc::ProcessGroup& group = *process->group;
+  llmc::RunPlan plan = llmc::plan_run(settings, name, group.size());
+  if (plan.config.dry_run) {
+    const std::string report = llmc::TrainingRun(std::move(plan)).report();
+    if (group.rank() == 0) std::cout << report;
+    return {};
+  }
+  const auto options = llmc::device_options(plan.config, llmc::cli::place_of(group));
+  const auto device = llmc::Device::open(options);
+  if (group.size() > 1) process->ranks = llmc::Communicator::open(device, process->group);
+  process->run.emplace(device, std::move(plan), process->ranks.get());
+  process->run->open();
+  return [process] { return train(*process); };
 }
 
 Work prepare(int argc, char** argv) {
@@ -71,13 +99,17 @@ Work prepare(int argc, char** argv) {
     name = std::filesystem::path(config_file).stem().string();
   }
   settings.insert(settings.end(), given.begin(), given.end());
-  auto run = std::make_shared<llmc::TrainingRun>(llmc::plan_run(settings, name));
-  if (run->config().dry_run) {
-    std::cout << run->report();
-    return {};
+  llmc::TrainConfig asked;
+  llmc::apply_settings(asked, settings);
+  const auto process = std::make_shared<Process>();
+  process->group = llmc::ProcessGroup::join(llmc::start_up_options(asked));
+  llmc::cli::log_as_one(*process->group);
+  try {
+    return open(process, settings, name);
+  } catch (const std::exception& error) {
+    process->group->give_up(error.what());
+    throw;
   }
-  run->open();
-  return [run] { return train(*run); };
 }
 
 }  // namespace

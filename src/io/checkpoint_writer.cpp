@@ -211,6 +211,7 @@ struct CheckpointWriter::Impl {
         if (fs::exists(failure)) {
           fail(ErrorKind::kIo, "checkpoint", "rank ", rank, " cannot write: ", read_text(failure));
         }
+        sharing().comm->check();
         const auto waited = std::chrono::steady_clock::now() - began;
         if (waited > kPatience || (ending && waited > kPatienceAtEnd)) {
           fail(ErrorKind::kIo, "checkpoint", folder.string(), ": expected the part of rank ", rank,

@@ -32,7 +32,7 @@ std::string tuning_cache() {
 
 }  // namespace
 
-DeviceOptions device_options(const TrainConfig& config, const LocalRank& local) {
+DeviceOptions device_options(const TrainConfig& config, const RankPlace& place) {
   if (config.device != "auto" && config.device != backend_name()) {
     fail(ErrorKind::kConfig, "train", "device: expected ", backend_name(),
          ", which this program was built for, got ", config.device,
@@ -40,8 +40,10 @@ DeviceOptions device_options(const TrainConfig& config, const LocalRank& local) 
   }
   DeviceOptions options;
   options.threads = static_cast<int>(config.threads);
-  if (config.threads == 0 && local.size > 1) options.threads = default_threads(local.size);
-  if (backend_name() != "cpu") options.gpu = local.rank;
+  if (config.threads == 0 && place.local_ranks > 1) {
+    options.threads = default_threads(place.local_ranks);
+  }
+  options.gpu = place.gpu;
   options.isa = config.isa;
   options.attention = config.attention;
   options.tune_matmul = config.tune_matmul;
@@ -107,10 +109,7 @@ std::unique_ptr<Communicator> planned_ranks(const RunPlan& plan) {
 }  // namespace
 
 TrainingRun::TrainingRun(RunPlan plan)
-    : TrainingRun{Device::open(device_options(plan.config)), std::move(plan), nullptr} {}
-
-TrainingRun::TrainingRun(RunPlan plan, const Device& device, Communicator& comm)
-    : TrainingRun(device, std::move(plan), &comm) {}
+    : TrainingRun{Device::open(device_options(plan.config)), std::move(plan)} {}
 
 TrainingRun::TrainingRun(const Device& device, RunPlan plan, Communicator* comm)
     : plan_(std::move(plan)),
@@ -129,7 +128,8 @@ void TrainingRun::agree() {
   std::vector<Belief> beliefs;
   for (const ConfigOption& option : config_options()) {
     // Where each rank runs is its own matter, and rank 0 decides where the run is kept.
-    if (option.key == "out_dir" || option.key == "threads") continue;
+    const bool own = option.key == "out_dir" || option.key == "threads";
+    if (own || option.on_resume == OnResume::kAction) continue;
     beliefs.push_back({std::string(option.key), option_text(plan_.config, option)});
   }
   const std::string step =

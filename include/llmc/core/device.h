@@ -14,6 +14,9 @@ namespace llmc {
 /// "cpu" or "cuda": what this build computes on.
 std::string_view backend_name();
 
+/// The GPUs that this process sees; 0 in a build for CPUs.
+int visible_gpus();
+
 /// Bytes of passing data, such as logits, that this backend works on best at a time: about a cache
 /// on the CPU, enough to keep every processor busy on a GPU.
 std::int64_t preferred_chunk_bytes();

@@ -27,16 +27,16 @@
 
 namespace llmc {
 
-/// Where a rank runs: its number among those on this machine, and how many they are.
-struct LocalRank {
-  int rank = 0;
-  int size = 1;
+/// Where a rank runs: its GPU, of those that it sees, and how many ranks its machine has.
+struct RankPlace {
+  int gpu = 0;
+  int local_ranks = 1;
 };
 
 /// How the options device, threads, isa, attention and tune_matmul open a Device. Ranks on one
-/// machine take one GPU each, or part of its processors. Timed choices of matrix products are kept
+/// machine share its processors. Timed choices of matrix products are kept
 /// in the user's cache folder. Throws a config error for a device that this build does not serve.
-DeviceOptions device_options(const TrainConfig& config, const LocalRank& local = {});
+DeviceOptions device_options(const TrainConfig& config, const RankPlace& place = {});
 
 /// How the options comm_init, comm_address and so on start the processes of a run.
 StartUp start_up_options(const TrainConfig& config);
@@ -72,9 +72,10 @@ class TrainingRun {
   /// Opens the device and the data and plans memory; allocates none for tensors and writes nothing.
   /// With dry_run, data are left alone and only `report` may follow.
   explicit TrainingRun(RunPlan plan);
-  /// As one rank of comm.size(), for which the plan was made. comm must be open on the device and
-  /// outlive this. Throws a config error, on every rank, where they do not agree on what to do.
-  TrainingRun(RunPlan plan, const Device& device, Communicator& comm);
+  /// As one rank of comm's, for which the plan was made; null: the only one. comm must be open on
+  /// the device and outlive this. Throws a config error, on every rank, where they do not agree on
+  /// what to do.
+  TrainingRun(const Device& device, RunPlan plan, Communicator* comm = nullptr);
   ~TrainingRun();
 
   const TrainConfig& config() const { return plan_.config; }
@@ -90,7 +91,6 @@ class TrainingRun {
   StopEvent run(const std::atomic<int>* stop);
 
  private:
-  TrainingRun(const Device& device, RunPlan plan, Communicator* comm);
   int rank() const { return comm_ ? comm_->rank() : 0; }
   void barrier();
   void agree();

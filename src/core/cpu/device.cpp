@@ -98,6 +98,10 @@ std::string_view backend_name() {
   return "cpu";
 }
 
+int visible_gpus() {
+  return 0;
+}
+
 std::int64_t preferred_chunk_bytes() {
   return std::int64_t{64} << 20;
 }

@@ -76,6 +76,13 @@ std::string_view backend_name() {
   return "cuda";
 }
 
+int visible_gpus() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
 std::int64_t preferred_chunk_bytes() {
   return std::int64_t{1} << 30;
 }
