@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/json_text.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 
@@ -128,7 +129,7 @@ std::vector<ChoiceExample> read_binary(const fs::path& path, FileReader& reader,
 struct Line {
   const fs::path& path;
   std::int64_t number;
-  Json json = {};
+  Json json;
 
   template <class... Parts>
   [[noreturn]] void wrong(const Parts&... parts) const {
@@ -165,12 +166,8 @@ struct Line {
 
 ChoiceExample read_line(const fs::path& path, std::int64_t number, std::string_view text,
                         const Tokenizer& tokenizer) {
-  Line line{path, number};
-  try {
-    line.json = Json::parse(text);
-  } catch (const Json::parse_error&) {
-    line.wrong("a JSON object, got text that is none");
-  }
+  const Line line{path, number, parse_json(text)};
+  if (line.json.is_discarded()) line.wrong("a JSON object, got text that is none");
   if (!line.json.is_object()) line.wrong("a JSON object, got ", line.json.type_name());
   std::string context = line.text(line.field("ctx", "a text"), "ctx");
   const Json& endings = line.field("endings", "a list of texts");

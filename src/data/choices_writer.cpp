@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json_text.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 
@@ -39,7 +40,7 @@ class ExampleEncoder {
 
   /// The example as the file has it.
   std::vector<std::uint16_t> run(std::string_view text, std::int64_t index) {
-    const Json json = Json::parse(text, nullptr, false);
+    const Json json = parse_json(text);
     if (!json.is_object()) line_.fail_input("expected a JSON object, got something else");
     const Json endings = json.value("endings", Json());
     if (!endings.is_array() || endings.size() != kEndings) {

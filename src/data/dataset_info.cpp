@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "core/json_text.h"
 #include "data/dataset_name.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
@@ -93,7 +94,7 @@ void write_dataset_info(const fs::path& path, const DatasetInfo& info) {
 }
 
 DatasetInfo read_dataset_info(const fs::path& path) {
-  const Json json = Json::parse(read_text(path), nullptr, false);
+  const Json json = parse_json(read_text(path));
   if (!json.is_object() || value_of<std::string>(json, "format", path) != kFormat) {
     fail(ErrorKind::kInput, "dataset_info", path.string(),
          ": expected a JSON object with \"format\": \"", kFormat, "\", got something else");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
 #include "data/bpe_tokenizer.h"
 #include "data/byte_characters.h"
 #include "data/vocabulary.h"
@@ -14,11 +15,12 @@ namespace {
 namespace fs = std::filesystem;
 
 BpeModel read_vocabulary(const fs::path& path) {
-  const auto json = nlohmann::json::parse(read_text(path), nullptr, false);
+  const auto json = parse_json(read_text(path));
   if (!json.is_object()) {
     fail(ErrorKind::kInput, "tokenizer", path.string(),
          ": expected a JSON object that maps tokens to ids, got ",
-         json.is_discarded() ? "no valid JSON" : json.type_name());
+         json.is_discarded() ? concat("no valid JSON of at most ", kMaxJsonLevels, " levels")
+                             : json.type_name());
   }
   VocabularyReader reader(path.string(), json.size());
   for (const auto& [printed, id] : json.items()) reader.add(printed, id, printed == kEndOfText);

@@ -3,6 +3,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
 #include "data/bpe_tokenizer.h"
 #include "data/byte_characters.h"
 #include "data/vocabulary.h"
@@ -77,7 +78,8 @@ SplitPattern read_pattern(const fs::path& path, const json& pre_tokenizer) {
 void check_model(const fs::path& path, const json& root) {
   if (!root.is_object()) {
     refuse(path, "expected a JSON object, got ",
-           root.is_discarded() ? "no valid JSON" : root.type_name());
+           root.is_discarded() ? concat("no valid JSON of at most ", kMaxJsonLevels, " levels")
+                               : root.type_name());
   }
   const json& model = member(root, "model");
   if (!is_off(model, "type", "BPE")) {
@@ -167,7 +169,7 @@ void read_merges(const fs::path& path, const json& merges, BpeModel& model) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer_json(const fs::path& path) {
-  const json root = json::parse(read_text(path), nullptr, false);
+  const json root = parse_json(read_text(path));
   check_model(path, root);
   const SplitPattern pattern = read_pattern(path, member(root, "pre_tokenizer"));
   BpeModel model = read_vocabulary(path, root);

@@ -140,6 +140,11 @@ TEST_F(ChoiceFile, RefusesBadLines) {
   }
   refused("{\"ctx\": ", "line 3: expected a JSON object, got text that is none");
   refused("[1]", "line 3: expected a JSON object, got array");
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  refused("{\"ctx\": \"ab\", \"endings\": [\"c\"], \"label\": " + deep + "}",
+          "line 3: expected a JSON object");
+  refused("{\"ctx\": \"ab\", \"endings\": [\"c\"], \"label\": 1e999}",
+          "line 3: expected a JSON object");
   expect_refused("", "expected examples, got none");
   expect_refused("\n\n", "expected examples, got none");
   const auto path = put(good);

@@ -63,6 +63,9 @@ TEST_F(ChoicesWriterTest, RefusesOtherLines) {
                            "\n";
   expect_refused("", "in.jsonl: expected examples, got none");
   expect_refused(good + "[]", "in.jsonl: line 2: expected a JSON object");
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  expect_refused(R"({"ctx":"a","endings":["b","c","d","e"],"label":)" + deep + "}",
+                 "line 1: expected a JSON object");
   expect_refused(good + "\n{}", "line 3: expected 4 texts under 'endings', got something else");
   expect_refused(R"({"ctx":"a","endings":["b","c","d"],"label":0})",
                  "line 1: expected 4 texts under 'endings', got 3");

@@ -138,6 +138,8 @@ TEST(TokenizerJsonTest, RefusesDamagedFiles) {
   expect_refused("", "got no valid JSON");
   expect_refused(good.substr(0, good.size() - 1), "got no valid JSON");
   expect_refused("[]", "got array");
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  expect_refused("{\"normalizer\": " + deep + "}", "JSON of at most 64 levels");
   expect_refused("{}", "'vocab' and an array 'merges'");
   const auto edited = [&](const std::function<void(json&)>& edit) {
     json root = json::parse(good);
