@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "data/bpe_tokenizer.h"
 #include "data/dataset_name.h"
 #include "llmc/core/error.h"
 #include "llmc/core/rng.h"
@@ -114,7 +115,7 @@ DatasetWriter::DatasetWriter(const PrepareOptions& options, const Tokenizer& tok
 }
 
 DatasetWriter::~DatasetWriter() {
-  remove_partial();
+  if (!replacing_) remove_partial();
 }
 
 void DatasetWriter::append(const EncodedBlock& block) {
@@ -162,18 +163,36 @@ DatasetInfo DatasetWriter::publish() {
   info.files = val_.infos();
   info.files.insert(info.files.end(), train_.infos().begin(), train_.infos().end());
 
-  const fs::path sidecar = options_.out_dir / sidecar_name(options_.name);
-  fs::remove(sidecar);
+  const std::string sidecar = sidecar_name(options_.name);
+  const std::string tokenizer_folder = tokenizer_folder_name(options_.name);
+  const bool has_tokenizer_files = tokenizer_.name() != make_byte_tokenizer()->name();
+  if (has_tokenizer_files) tokenizer_.save(partial_ / tokenizer_folder);
+  write_dataset_info(partial_ / sidecar, info);
+
+  // All is written: what follows needs no space. Where it fails nevertheless, the hidden folder
+  // stays and tells that the data set is incomplete.
+  replacing_ = true;
+  fs::remove(options_.out_dir / sidecar);
   remove_earlier_files();
   for (const TokenFileInfo& file : info.files) {
     fs::rename(partial_ / file.file, options_.out_dir / file.file);
   }
+  if (has_tokenizer_files) place_tokenizer(tokenizer_folder);
   sync_folder(options_.out_dir);
-  if (tokenizer_.name() != make_byte_tokenizer()->name()) {
-    tokenizer_.save(options_.out_dir / tokenizer_folder_name(options_.name));
-  }
-  write_dataset_info(sidecar, info);
+  rename_durably(partial_ / sidecar, options_.out_dir / sidecar);
+  replacing_ = false;
   return info;
+}
+
+/// Replaces an earlier tokenizer; other files in its folder stay.
+void DatasetWriter::place_tokenizer(const std::string& name) const {
+  const fs::path folder = options_.out_dir / name;
+  make_folders(folder);
+  remove_saved_tokenizer(folder);
+  for (const auto& file : fs::directory_iterator(partial_ / name)) {
+    fs::rename(file.path(), folder / file.path().filename());
+  }
+  sync_folder(folder);
 }
 
 void DatasetWriter::check_parts() const {

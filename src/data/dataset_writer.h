@@ -77,6 +77,7 @@ class DatasetWriter {
   void check_parts() const;
   void remove_partial();
   void remove_earlier_files();
+  void place_tokenizer(const std::string& name) const;
 
   const PrepareOptions& options_;
   const Tokenizer& tokenizer_;
@@ -87,6 +88,7 @@ class DatasetWriter {
   TokenFileSeries train_;
   std::int64_t documents_ = 0;
   std::int64_t bytes_ = 0;
+  bool replacing_ = false;  // files of the data set are being put in place
 };
 
 }  // namespace llmc
