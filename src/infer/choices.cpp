@@ -1,6 +1,7 @@
 // Multiple choice: which ending of a text a model finds likeliest.
 
 #include <algorithm>
+#include <cmath>
 
 #include "llmc/core/error.h"
 #include "llmc/infer/evaluator.h"
@@ -17,7 +18,13 @@ std::int32_t best(const std::vector<double>& scores) {
   return static_cast<std::int32_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
 }
 
+/// What stands for a prediction from scores that are no numbers.
+constexpr ChoicePrediction kNoPrediction{-1, -1, -1};
+
 ChoicePrediction predict(const ChoiceExample& example, const std::vector<double>& scores) {
+  const bool finite =
+      std::all_of(scores.begin(), scores.end(), [](double score) { return std::isfinite(score); });
+  if (!finite) return kNoPrediction;
   std::vector<double> per_character, per_token;
   for (std::size_t i = 0; i < scores.size(); ++i) {
     const ChoiceEnding& ending = example.endings[i];
@@ -152,6 +159,12 @@ std::vector<ChoicePrediction> Evaluator::choose(std::span<const ChoiceExample> e
     if (own(i)) predictions[i] = predict(examples[i], scores[i]);
   }
   if (ranks && size > 1) exchange(model_.stream(), predictions, *ranks, own);
+  // Only now, so that no rank waits for one that has given up.
+  for (const ChoicePrediction& prediction : predictions) {
+    if (prediction.by_sum != kNoPrediction.by_sum) continue;
+    fail(ErrorKind::kInput, "choices",
+         "expected finite log-probabilities, got others; the model has diverged");
+  }
   return predictions;
 }
 
