@@ -37,10 +37,15 @@ def hub_url(repo, path, kind="datasets", revision="main"):
 
 
 def open_url(url, begin=0):
-    request = urllib.request.Request(url, headers={"User-Agent": "llmc"})
+    try:
+        request = urllib.request.Request(url, headers={"User-Agent": "llmc"})
+    except ValueError:
+        raise DownloadError(f"cannot download '{url}': expected an address; see HF_ENDPOINT") from None
     if begin:
         request.add_header("Range", f"bytes={begin}-")
     token = os.environ.get("HF_TOKEN")
+    if token and any(character.isspace() for character in token):
+        raise DownloadError("HF_TOKEN: expected a token without spaces and line breaks, got some")
     if token and url.startswith(hub_endpoint() + "/"):
         # Redirects lead to other hosts, which must not see the token.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
@@ -83,10 +88,12 @@ def hub_files(repo, folder, kind="datasets"):
     files = []
     while url:
         page, following = retry(url, lambda: read_page(url))
-        for entry in page:
-            if entry.get("type") == "file":
-                sha256 = entry.get("lfs", {}).get("oid")
-                files.append((entry["path"], entry["size"], sha256))
+        try:
+            files += [(entry["path"], entry["size"], (entry.get("lfs") or {}).get("oid"))
+                      for entry in page if entry["type"] == "file"]
+        except (TypeError, KeyError, AttributeError):
+            raise DownloadError(f"cannot read the list of files at {url}: it is another kind of JSON") \
+                from None
         url = following
     return sorted(files)
 
@@ -193,7 +200,7 @@ def main():
         sys.exit("usage: download.py URL FILE [SHA256]")
     try:
         fetch(*sys.argv[1:])
-    except (DownloadError, OSError) as error:
+    except (DownloadError, OSError, ValueError) as error:
         sys.exit(f"download.py: {error}")
 
 

@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import zlib
 
 import download
 import parquet
@@ -120,7 +121,7 @@ def stories_of(archive, name, number):
     """The stories of one file of the archive, in the order that its number draws."""
     try:
         stories = [entry["story"].strip() for entry in json.load(archive.extractfile(name))]
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DownloadError(f"{name}: expected a JSON list of {{\"story\": text}}") from None
     random.Random(TINYSTORIES_SEED + number).shuffle(stories)
     return [story for story in stories if story]
@@ -130,11 +131,11 @@ def tinystories(fetcher):
     url = download.hub_url("roneneldan/TinyStories", TINYSTORIES_FILE)
     path = fetcher.file(url, TINYSTORIES_FILE, TINYSTORIES_SHA256)
     plain = fetcher.downloads / "TinyStories_all_data.tar"
-    if not plain.exists():
+    if fetcher.arguments.no_checksum or not plain.exists():
         # Files are read in the order of their names, which a compressed archive cannot do.
         unpack_gzip(path, plain)
-    with tarfile.open(plain) as archive:
-        names = sorted(name for name in archive.getnames() if name.endswith(".json"))
+    with open_tar(plain) as archive:
+        names = sorted(name for name in files_in(archive) if name.endswith(".json"))
         if not names:
             raise DownloadError(f"{path}: expected JSON files in the archive, got none")
         first = stories_of(archive, names[0], 0)
@@ -152,9 +153,23 @@ def tinystories(fetcher):
 def unpack_gzip(path, to):
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(to.name + ".part")
-    with gzip.open(path) as packed, open(part, "wb") as file:
-        shutil.copyfileobj(packed, file, 1 << 20)
+    try:
+        with gzip.open(path) as packed, open(part, "wb") as file:
+            shutil.copyfileobj(packed, file, 1 << 20)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DownloadError(f"{path}: expected gzip data, got others or damaged ones: {error}") from None
     part.rename(to)
+
+
+def open_tar(path):
+    try:
+        return tarfile.open(path)
+    except tarfile.TarError:
+        raise DownloadError(f"{path}: expected a tar archive, got something else") from None
+
+
+def files_in(archive):
+    return [member.name for member in archive.getmembers() if member.isfile()]
 
 
 def fineweb(fetcher, repo, name, size):
@@ -201,7 +216,7 @@ def hellaswag(fetcher):
                 try:
                     example = json.loads(line)
                     yield example["ctx"], example["endings"], int(example["label"])
-                except (ValueError, TypeError, KeyError):
+                except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                     raise DownloadError(f"{source}, line {number}: expected a JSON object with ctx, "
                                         "endings and label") from None
 
@@ -214,14 +229,18 @@ def mmlu(fetcher):
     path = fetcher.file(download.hub_url("cais/mmlu", "data.tar"), "data.tar", MMLU_SHA256)
 
     def examples():
-        with tarfile.open(path) as archive:
-            names = sorted(name for name in archive.getnames()
+        with open_tar(path) as archive:
+            names = sorted(name for name in files_in(archive)
                            if name.startswith("data/test/") and name.endswith("_test.csv"))
             if not names:
                 raise DownloadError(f"{path}: expected data/test/*_test.csv in the archive, got none")
             for name in names:
                 text = io.TextIOWrapper(archive.extractfile(name), encoding="utf-8", newline="")
-                for number, row in enumerate(csv.reader(text), 1):
+                try:
+                    rows = list(csv.reader(text))
+                except (csv.Error, UnicodeDecodeError) as error:
+                    raise DownloadError(f"{name}: expected CSV in UTF-8, got {error}") from None
+                for number, row in enumerate(rows, 1):
                     if len(row) != 6 or row[5] not in ("A", "B", "C", "D"):
                         raise DownloadError(f"{name}, row {number}: expected a question, four answers "
                                             "and a letter A to D")
@@ -265,7 +284,7 @@ def main():
     arguments = parse_arguments()
     try:
         DATASETS[arguments.dataset](Fetcher(arguments))
-    except (DownloadError, ValueError, OSError, EOFError, tarfile.TarError) as error:
+    except (DownloadError, ValueError, OSError, tarfile.TarError) as error:
         sys.exit(f"get.py: {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

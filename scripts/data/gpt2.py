@@ -48,15 +48,18 @@ def copy(folder, out):
     config = folder / "config.json"
     if not config.is_file():
         raise DownloadError(f"--from: expected config.json in {folder}, got none")
-    weights = sorted(folder.glob(WEIGHTS))
+    weights = sorted(path for path in folder.glob(WEIGHTS) if path.is_file())
     if not weights:
         raise DownloadError(f"--from: expected {WEIGHTS} in {folder}, got none")
     if folder.resolve() == out.resolve():
         raise DownloadError(f"--from: expected another folder than {out}")
     is_published = download.sha256_of(config) == SHA256["config.json"]
     out.mkdir(parents=True, exist_ok=True)
-    (out / "config.json").unlink(missing_ok=True)
-    others = [folder / name for name in ("model.safetensors.index.json", *SHA256)]
+    names = ["model.safetensors.index.json", *SHA256]
+    # What is left of an earlier model would mix with this one.
+    for name in names:
+        (out / name).unlink(missing_ok=True)
+    others = [folder / name for name in names]
     for path in dict.fromkeys(weights + others):
         if not path.is_file():
             continue
@@ -87,7 +90,7 @@ def main():
             copy(pathlib.Path(arguments.from_folder), out)
         else:
             fetch(arguments.model, out)
-    except (DownloadError, OSError) as error:
+    except (DownloadError, OSError, ValueError) as error:
         sys.exit(f"gpt2.sh: {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

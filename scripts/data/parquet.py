@@ -22,6 +22,9 @@ def json_lines(path, field="text"):
             if field not in file.schema_arrow.names:
                 raise ValueError(f"{path}: expected a column '{field}', got "
                                  f"{', '.join(file.schema_arrow.names)}")
+            kind = file.schema_arrow.field(field).type
+            if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+                raise ValueError(f"{path}: expected texts in the column '{field}', got {kind}")
             for batch in file.iter_batches(batch_size=ROWS, columns=[field]):
                 texts = batch.column(0).to_pylist()
                 lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts if text]

@@ -4,6 +4,7 @@ usage: data_scripts_test.py PREPARE [unittest's arguments]. Needs nothing but Py
 parquet files are skipped without pyarrow.
 """
 
+import gzip
 import hashlib
 import http.server
 import io
@@ -151,6 +152,20 @@ class DownloadTest(ServerTest):
         download.fetch(other.url + "/file", self.folder / "d")
         self.assertEqual([entry[2] for entry in Handler.log], ["Bearer secret", None, None])
 
+    def test_refuses_settings_that_cannot_work(self):
+        os.environ["HF_TOKEN"] = "secret\nline"
+        with self.assertRaisesRegex(download.DownloadError, "^HF_TOKEN: expected a token without spaces"):
+            download.fetch(download.hub_url("a/b", "c"), self.folder / "c")
+        os.environ["HF_ENDPOINT"] = "mirror"
+        with self.assertRaisesRegex(download.DownloadError, "expected an address; see HF_ENDPOINT"):
+            download.fetch(download.hub_url("a/b", "c"), self.folder / "c")
+
+    def test_refuses_lists_of_another_kind(self):
+        for answer in (b'{"error": "none"}', b"[1]", b'[{"type": "file"}]'):
+            Handler.files["/api/datasets/a/b/tree/main/x"] = answer
+            with self.assertRaisesRegex(download.DownloadError, "another kind of JSON"):
+                download.hub_files("a/b", "x")
+
     def test_lists_all_pages(self):
         base = "/api/datasets/a/b/tree/main/"
         entry = {"type": "file", "path": "f/2", "size": 5, "lfs": {"oid": "abc"}}
@@ -228,8 +243,9 @@ class GetTest(ServerTest):
         with tarfile.open(fileobj=buffer, mode=mode) as archive:
             for path, text in files.items():
                 info = tarfile.TarInfo(path)
-                info.size = len(text.encode())
-                archive.addfile(info, io.BytesIO(text.encode()))
+                content = text if isinstance(text, bytes) else text.encode()
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
         return self.put(name, buffer.getvalue())
 
     def test_tinyshakespeare(self):
@@ -262,6 +278,18 @@ class GetTest(ServerTest):
         self.assertIn("data01.json: expected a JSON list", self.refused("tinystories", "--from", folder))
         self.assertEqual(list((self.folder / "data").glob("tinystories/*")), [])
 
+    def test_damaged_archives_are_named(self):
+        name = "TinyStories_all_data.tar.gz"
+        for content in (b"", b"no gzip", gzip.compress(b"no tar"), gzip.compress(bytes(range(256)) * 99)[:-99],
+                        gzip.compress(b"text")[:12] + b"\xff" * 20):
+            folder = self.put(name, content)
+            self.assertRegex(self.refused("tinystories", "--from", folder),
+                             r"TinyStories_all_data.tar[.gz]*: expected (gzip data|a tar archive), got")
+        for stories in ("[" * 100_000, '[{"story":null}]', "[5]"):
+            # What an earlier archive was unpacked to is not taken for this one.
+            folder = self.put_tar(name, {"data00.json": stories}, "w:gz")
+            self.assertIn("data00.json: expected a JSON list", self.refused("tinystories", "--from", folder))
+
     def test_hellaswag(self):
         example = {"ind": 1, "ctx": "A man", "ctx_a": "", "endings": ["a", "b", "c", "d"], "label": "3"}
         folder = self.put("hellaswag_val.jsonl", (json.dumps(example) + "\n").encode() * 2)
@@ -271,8 +299,9 @@ class GetTest(ServerTest):
                          [{"ctx": "A man", "endings": ["a", "b", "c", "d"], "label": 3}] * 2)
         self.assertEqual(struct.unpack_from("<4i", (out / "hellaswag_val.bin").read_bytes()),
                          (20240522, 1, 2, 46))
-        self.put("hellaswag_val.jsonl", b'{"ctx": "A man"}\n')
-        self.assertIn("line 1: expected a JSON object", self.refused("hellaswag", "--from", folder))
+        for line in (b'{"ctx": "A man"}\n', b"[" * 100_000, b'{"ctx":"","endings":[],"label":1e999}'):
+            self.put("hellaswag_val.jsonl", line)
+            self.assertIn("line 1: expected a JSON object", self.refused("hellaswag", "--from", folder))
 
     def test_mmlu(self):
         files = {"data/test/b_test.csv": '"What, ""x""?",1,2,3,4,D\n', "data/test/a_test.csv": "Q,w,x,y,z,A\n",
@@ -285,8 +314,11 @@ class GetTest(ServerTest):
             {"ctx": 'Question: What, "x"?\n\nAnswer:', "endings": ["1", "2", "3", "4"], "label": 3}])
         self.put_tar("data.tar", {"data/test/a_test.csv": "Q,w,x,y,z,E\n"})
         self.assertIn("a_test.csv, row 1: expected", self.refused("mmlu", "--from", folder))
+        for row in (b"\xff,w,x,y,z,A\n", b'"' + b"q" * 200_000 + b'",w,x,y,z,A\n'):
+            self.put_tar("data.tar", {"data/test/a_test.csv": row})
+            self.assertIn("a_test.csv: expected CSV", self.refused("mmlu", "--from", folder))
         self.put("data.tar", b"no archive")
-        self.assertIn("get.py: ", self.refused("mmlu", "--from", folder))
+        self.assertIn("data.tar: expected a tar archive", self.refused("mmlu", "--from", folder))
 
     def test_says_what_is_missing(self):
         self.assertIn("input.txt: expected this file", self.refused("tinyshakespeare", "--from", self.folder))

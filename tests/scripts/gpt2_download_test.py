@@ -176,6 +176,15 @@ class Gpt2Download(unittest.TestCase):
         self.assertEqual(Hub.requests, [])
         self.out = self.folder / "copy"
         self.assert_complete()
+        # Another model in its place leaves nothing of it.
+        other = self.folder / "other"
+        other.mkdir()
+        (other / "config.json").write_text("{}")
+        (other / "model-00001-of-00001.safetensors").write_bytes(b"weights")
+        (other / "model.safetensors.index.json").write_text("{}")
+        result = self.run_script("--from", "other", "--out-dir", "copy")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual({path.name for path in self.out.iterdir()}, {path.name for path in other.iterdir()})
         self.assert_fails(self.run_script("--from", source, "--out-dir", source), "expected another folder than")
         self.assert_fails(self.run_script("--from", "gone"), "expected config.json in gone")
         (source / "model.safetensors").unlink()
