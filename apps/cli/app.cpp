@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string>
 #include <system_error>
+
+#include "llmc/core/error.h"
 
 namespace llmc::cli {
 namespace {
@@ -55,7 +58,7 @@ int run_app(std::string_view name, char** argv, const std::function<Work()>& pre
     status_of_error = kFailed;
     const int status = work ? work() : kDone;
     std::cout.flush();
-    if (!std::cout) {
+    if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       std::cerr << name << ": cannot write to the standard output\n";
       return kFailed;
     }
@@ -65,6 +68,22 @@ int run_app(std::string_view name, char** argv, const std::function<Work()>& pre
     std::cerr << name << ": " << printable(error.what()) << '\n';
     return status_of_error;
   }
+}
+
+std::string read_standard_input() {
+  std::string text;
+  char buffer[1 << 16];
+  while (std::cin.read(buffer, sizeof buffer) || std::cin.gcount() > 0) {
+    text.append(buffer, static_cast<std::size_t>(std::cin.gcount()));
+  }
+  check_standard_input();
+  return text;
+}
+
+void check_standard_input() {
+  // Where std::cin reads through stdin, only that notices.
+  if (!std::cin.bad() && std::ferror(stdin) == 0) return;
+  fail(ErrorKind::kIo, "file", "cannot read the standard input; it may be a folder");
 }
 
 }  // namespace llmc::cli

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 namespace llmc::cli {
@@ -20,5 +21,10 @@ using Work = std::function<int()>;
 /// function when there is nothing to do. An error ends the app with one line on stderr, and with
 /// kBadInput or kFailed by where it arose. argv: main's.
 int run_app(std::string_view name, char** argv, const std::function<Work()>& prepare);
+
+/// All of the standard input; an I/O error where it cannot be read.
+std::string read_standard_input();
+/// An I/O error where std::cin ended because it cannot be read.
+void check_standard_input();
 
 }  // namespace llmc::cli

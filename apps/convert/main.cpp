@@ -60,13 +60,29 @@ std::shared_ptr<llmc::Tokenizer> tokenizer_of(const Options& options,
   }
 }
 
-void refuse_existing(const fs::path& out) {
+void check_out(const fs::path& out) {
+  if (out.empty()) {
+    llmc::fail(llmc::ErrorKind::kConfig, "convert", "out: expected a name, got an empty one");
+  }
   std::error_code ignored;
   const auto type = fs::symlink_status(out, ignored).type();
   const bool is_empty_folder = type == fs::file_type::directory && fs::is_empty(out, ignored);
-  if (type == fs::file_type::not_found || is_empty_folder) return;
+  // Where nothing can be seen, writing will say why.
+  const bool is_hidden = type == fs::file_type::none;
+  if (type == fs::file_type::not_found || is_empty_folder || is_hidden) return;
   llmc::fail(llmc::ErrorKind::kInput, "convert", "out: expected a new name, got ", out.string(),
              ", which exists; remove it or give another one");
+}
+
+void check_for_format(const Options& options, const std::string& format) {
+  if (format == "llmc" && !options.tokenizer.empty()) {
+    llmc::fail(llmc::ErrorKind::kConfig, "convert", "tokenizer: expected none with the format ",
+               "llmc, whose files hold no tokenizer, got ", options.tokenizer);
+  }
+  if (format != "hf" && options.max_file_mb != Options().max_file_mb) {
+    llmc::fail(llmc::ErrorKind::kConfig, "convert", "max_file_mb: expected it with the format hf ",
+               "only, got ", format);
+  }
 }
 
 llmc::cli::Work prepare(int argc, char** argv) {
@@ -90,7 +106,8 @@ llmc::cli::Work prepare(int argc, char** argv) {
   if (!parser.parse(argc, argv)) return {};
 
   const std::string format = format_of(options);
-  refuse_existing(options.out);
+  check_for_format(options, format);
+  check_out(options.out);
   const auto model = std::make_shared<llmc::ModelLoader>(options.checkpoint);
   const llmc::DType dtype = dtype_of(options, *model);
   const auto tokenizer = format == "llmc" ? nullptr : tokenizer_of(options, *model);

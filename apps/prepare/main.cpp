@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "cli/app.h"
@@ -46,6 +47,8 @@ struct Options {
   std::int64_t threads = 0;
   std::string out_dir;
   std::string name;
+
+  bool operator==(const Options&) const = default;
 };
 
 bool parse(Options& options, int argc, char** argv) {
@@ -97,9 +100,11 @@ std::string default_name(const Options& options) {
   if (options.inputs.empty()) return options.corpus;
   if (options.inputs.front() == "-") return "stdin";
   std::filesystem::path path = options.inputs.front();
-  if (!std::filesystem::exists(path)) path = llmc::glob_files(options.inputs.front()).front();
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    path = llmc::glob_files(options.inputs.front()).front();
   if (!path.has_filename()) path = path.parent_path();
-  if (std::filesystem::is_directory(path)) {
+  if (std::filesystem::is_directory(path, ignored)) {
     return std::filesystem::weakly_canonical(path).filename().string();
   }
   if (path.extension() == ".gz") path = path.stem();
@@ -184,11 +189,16 @@ void print(const llmc::DatasetInfo& info, const std::filesystem::path& folder) {
   std::fflush(stdout);
 }
 
-/// Writes a set of multiple choice examples, to which no other option applies.
+/// Writes a set of multiple choice examples, to which few other options apply.
 llmc::cli::Work plan_choices(const Options& options) {
-  if (!options.inputs.empty() || !options.corpus.empty()) {
-    llmc::fail(llmc::ErrorKind::kConfig, "prepare",
-               "choices: expected neither input files nor a corpus with it");
+  Options applicable;
+  applicable.choices = options.choices;
+  applicable.tokenizer = options.tokenizer;
+  applicable.out_dir = options.out_dir;
+  applicable.name = options.name;
+  if (options != applicable) {
+    llmc::fail(llmc::ErrorKind::kConfig, "options",
+               "--choices: expected only --tokenizer, --out-dir and --name with it, got others");
   }
   const std::filesystem::path input = options.choices;
   const std::string name = options.name.empty() ? input.stem().string() : options.name;

@@ -117,7 +117,10 @@ int talk(const Options& options, llmc::Sampler& sampler, std::int64_t rows) {
   std::string line;
   for (;;) {
     if (on_terminal) std::cerr << "> " << std::flush;
-    if (!std::getline(std::cin, line) || !std::cout) return llmc::cli::kDone;
+    if (!std::getline(std::cin, line) || !std::cout) {
+      llmc::cli::check_standard_input();
+      return llmc::cli::kDone;
+    }
     try {
       print_speed(continue_prompts(options, {line}, sampler, rows));
     } catch (const llmc::Error& error) {
@@ -174,8 +177,7 @@ void check_options(const Options& options) {
 
 void read_prompt(Options& options) {
   if (options.prompt_file == "-") {
-    options.prompts.emplace_back(std::istreambuf_iterator<char>(std::cin),
-                                 std::istreambuf_iterator<char>());
+    options.prompts.push_back(llmc::cli::read_standard_input());
   } else if (!options.prompt_file.empty()) {
     options.prompts.push_back(llmc::read_text(options.prompt_file));
   }

@@ -15,6 +15,7 @@
 #include "cli/app.h"
 #include "cli/options.h"
 #include "llmc/core/error.h"
+#include "llmc/core/file.h"
 #include "llmc/data/prepare.h"
 #include "llmc/data/tokenizer.h"
 #include "llmc/data/tokenizer_trainer.h"
@@ -65,6 +66,8 @@ llmc::cli::Work plan_training(int argc, char** argv) {
     });
     if (on_terminal) std::fputs("\r\033[K", stderr);
     const auto tokenizer = trainer->train();
+    llmc::make_folders(out_dir);
+    const llmc::FolderLock only_writer(out_dir);
     tokenizer->save(out_dir);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
     std::printf("%s: %lld tokens from %.1f MB of text in %lld distinct pieces, %.1f s\n",
@@ -81,7 +84,7 @@ llmc::cli::Work plan_training(int argc, char** argv) {
 }
 
 int encode_input(const llmc::Tokenizer& tokenizer) {
-  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  const std::string text = llmc::cli::read_standard_input();
   std::string line;
   for (const std::int32_t id : tokenizer.encode(text)) {
     if (!line.empty()) line += ' ';
@@ -102,6 +105,7 @@ int decode_input(const llmc::Tokenizer& tokenizer) {
     std::cout << decoder.push(id);
     if (std::cin.rdbuf()->in_avail() <= 0) std::cout.flush();
   }
+  llmc::cli::check_standard_input();
   std::cout << decoder.finish();
   return llmc::cli::kDone;
 }

@@ -12,7 +12,9 @@ namespace fs = std::filesystem;
 StagedFolder::StagedFolder(fs::path target) : target_(fs::absolute(target).lexically_normal()) {
   if (!target_.has_filename()) target_ = target_.parent_path();
   std::error_code ignored;
-  const bool is_free = fs::symlink_status(target_, ignored).type() == fs::file_type::not_found ||
+  const auto type = fs::symlink_status(target_, ignored).type();
+  // Where nothing can be seen (none), making the folder will say why.
+  const bool is_free = type == fs::file_type::not_found || type == fs::file_type::none ||
                        (fs::is_directory(target_, ignored) && fs::is_empty(target_, ignored));
   if (!is_free) {
     fail(ErrorKind::kInput, "model_writer", "cannot write ", target.string(),

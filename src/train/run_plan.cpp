@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <ctime>
+#include <tuple>
 
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
@@ -207,6 +208,15 @@ ModelConfig model_of_sizes(TrainConfig& config, const Tokenizer* tokenizer) {
                            config.vocab_size);
 }
 
+// A preset may stand beside a file, but it must be the file's.
+void check_preset(std::string_view name, const ModelConfig& model, std::string_view file) {
+  const ModelConfig preset = ModelConfig::preset(name);
+  const auto sizes = [](const ModelConfig& c) { return std::tie(c.n_layer, c.n_head, c.n_embd); };
+  if (sizes(preset) == sizes(model)) return;
+  fail(ErrorKind::kConfig, "run", "model: expected none, or one of ", model.n_layer, " layers, ",
+       model.n_head, " heads and width ", model.n_embd, " as in ", file, ", got ", name);
+}
+
 }  // namespace
 
 ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const ModelLoader* init,
@@ -215,6 +225,7 @@ ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const Model
   if (init) {
     model = init->config();
     const std::string file = init->source().string();
+    if (!config.model.empty()) check_preset(config.model, model, file);
     take_size(config.n_layer, model.n_layer, "n_layer", file);
     take_size(config.n_head, model.n_head, "n_head", file);
     take_size(config.n_embd, model.n_embd, "n_embd", file);

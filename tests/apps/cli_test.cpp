@@ -251,6 +251,12 @@ TEST_F(CliTest, JsonOfADivergedModelIsJson) {
   EXPECT_NE(outcome.out.find("\"loss\":null,\"perplexity\":null,\"bits_per_byte\":null,"),
             std::string::npos)
       << outcome.out << outcome.err;
+
+  write_text(folder_ / "quiz.jsonl", R"({"ctx": "a", "endings": ["b", "c"], "label": 0})");
+  const Outcome chosen =
+      run("eval", {"--checkpoint", "model.bin", "--choices", "quiz.jsonl", "--tokenizer", "byte"});
+  EXPECT_EQ(chosen.status, 1) << chosen.out;
+  EXPECT_NE(chosen.err.find("the model has diverged"), std::string::npos) << chosen.err;
 }
 
 TEST_F(CliTest, ModelFilesOfLlmcTakeATokenizer) {
@@ -285,6 +291,10 @@ TEST_F(CliTest, ModelFilesOfLlmcTakeATokenizer) {
       "train", {"--init-from", "model.bin", "--train-data", "data/tales_train.bin", "--tokenizer",
                 "byte", "--max-steps", "2", "--threads", "1", "--out-dir", "tuned"});
   EXPECT_EQ(tuned.status, 0) << tuned.err;
+  expect_refused("train",
+                 {"--init-from", "model.bin", "--model", "gpt2-124M", "--train-data",
+                  "data/tales_train.bin", "--tokenizer", "byte", "--max-steps", "2"},
+                 {"model: expected none, or one of ", "got gpt2-124M"});
 }
 
 TEST_F(CliTest, DataOfAnotherTokenizerAreRefused) {

@@ -131,6 +131,12 @@ TEST_F(ConvertApp, WrongOptionsAreNamed) {
          "precision: expected fp32 or bf16, got fp16");
   refuse({"--checkpoint", "run", "--out", "new", "--tokenizer", "gone"}, "gone");
   refuse({"--checkpoint", "run", "--out", "new", "--max-file-mb", "0"}, "max-file-mb");
+  refuse({"--checkpoint", "run", "--out", ""}, "out: expected a name");
+  refuse({"--checkpoint", "run", "--out", "new.bin", "--tokenizer", "byte"},
+         "tokenizer: expected none with the format llmc");
+  refuse({"--checkpoint", "run", "--out", "new.bin", "--max-file-mb", "7"},
+         "max_file_mb: expected it with the format hf only");
+  EXPECT_FALSE(fs::exists(*folder_ / "new.bin"));
   EXPECT_FALSE(fs::exists(*folder_ / "new"));
   EXPECT_EQ(read_text(*folder_ / "there.bin"), "mine");
 }

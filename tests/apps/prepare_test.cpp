@@ -110,6 +110,7 @@ TEST(PrepareAppTest, WritesMultipleChoiceExamples) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "data/quiz/quiz.bin: 2 examples\n");
   EXPECT_EQ(run(folder, {"--choices", "quiz.jsonl", "--corpus", "tales"}).status, 2);
+  EXPECT_EQ(run(folder, {"--choices", "quiz.jsonl", "--val-tokens", "4"}).status, 2);
 }
 
 TEST(PrepareAppTest, AFullDiskLeavesNothing) {
@@ -120,6 +121,39 @@ TEST(PrepareAppTest, AFullDiskLeavesNothing) {
   EXPECT_NE(outcome.err.find("cannot write"), std::string::npos) << outcome.err;
   EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
   EXPECT_TRUE(fs::is_empty(folder / "out"));
+}
+
+TEST(PrepareAppTest, AFullDiskLeavesTheEarlierDataSet) {
+  const TempFolder folder;
+  write_text(folder / "in.txt", "a few words");
+  EXPECT_EQ(run(folder, {"--input", "in.txt", "--out-dir", "out"}).status, 0);
+  const std::string sidecar = read_text(folder / "out/in.json");
+  const std::string tokens = read_text(folder / "out/in_train.bin");
+  // The tokens fit, the tokenizer does not.
+  const Outcome outcome = run_shell(folder,
+                                    "ulimit -f 8; prepare --input in.txt --out-dir out "
+                                    "--tokenizer " LLMC_GOLDEN_DIR "/tokenizers/small_gpt2.json");
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("File too large"), std::string::npos) << outcome.err;
+  EXPECT_EQ(read_text(folder / "out/in.json"), sidecar);
+  EXPECT_EQ(read_text(folder / "out/in_train.bin"), tokens);
+  EXPECT_FALSE(fs::exists(folder / "out/in_tokenizer"));
+}
+
+TEST(PrepareAppTest, ALostOutputIsAnError) {
+  const TempFolder folder;
+  write_text(folder / "in.txt", "text");
+  const Outcome outcome = run_shell(folder, "prepare --input in.txt --out-dir out > /dev/full");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.err, "prepare: cannot write to the standard output\n");
+}
+
+TEST(PrepareAppTest, ALoopOfLinksIsRefused) {
+  const TempFolder folder;
+  fs::create_symlink("loop.txt", folder / "loop.txt");
+  const Outcome outcome = run(folder, {"--input", "loop.txt"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err.rfind("prepare: [file] ", 0), 0u) << outcome.err;
 }
 
 TEST(PrepareAppTest, ASignalStopsAndCleansUp) {

@@ -101,6 +101,12 @@ TEST(TokenizerAppTest, FailuresWhileRunningExitWithOne) {
   EXPECT_NE(decoded.err.find("expected token ids, got 'x'"), std::string::npos) << decoded.err;
   write_text(folder / "ids", "999");
   EXPECT_EQ(run_on(folder, "ids", "decode --tokenizer byte").status, 1);
+  for (const char* action : {"encode", "decode"}) {
+    const Outcome of_folder = run_on(folder, ".", action + std::string(" --tokenizer byte"));
+    EXPECT_EQ(of_folder.status, 1);
+    EXPECT_NE(of_folder.err.find("cannot read the standard input"), std::string::npos)
+        << of_folder.err;
+  }
 }
 
 }  // namespace
