@@ -89,6 +89,12 @@ std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {
     std::unique_ptr<MpiSession> session = MpiSession::open();
     Star star;
     try {
+      if (launched.size > 0 && session->size() != launched.size) {
+        fail(ErrorKind::kConfig, "comm", "comm_init = mpi: expected ", launched.size,
+             " processes as ", launched.by, " says, got ", session->size(),
+             " from MPI, which was made for another launcher; start with its mpirun or with "
+             "comm_init = tcp");
+      }
       star = meet_by_mpi(*session, deadline);
     } catch (...) {
       session->abandon();

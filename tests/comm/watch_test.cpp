@@ -90,10 +90,11 @@ TEST(Watch, ARankThatLeavesTooEarlyIsNamed) {
     run_watched(3, [&](int rank, Watch& watch) {
       watch.count_call();
       if (rank == early) return;
-      watch.count_call();
-      wait_for_failure(watch);
-      expect_error(ErrorKind::kComm, concat("rank ", early, " left while the others go on"),
-                   [&] { watch.check(); });
+      expect_error(ErrorKind::kComm, concat("rank ", early, " left while the others go on"), [&] {
+        watch.count_call();
+        wait_for_failure(watch);
+        watch.check();
+      });
     });
   }
 }

@@ -11,8 +11,9 @@ namespace llmc {
 
 /// The processes (ranks) that train together. Collectives are queued on the stream like any op and
 /// must be called by all ranks in the same order. Counts are 64-bit and may be zero. Reductions
-/// take f32 and bf16, add in fp32 and give all ranks the same bits, the same in every run with this
-/// number of ranks; the others move elements of any dtype. Wrong arguments are input errors,
+/// take f32 and bf16 and give all ranks the same bits, the same in every run with this number of
+/// ranks; they add in fp32, but NCCL rounds partial sums of bf16. The others move elements of any
+/// dtype. Wrong arguments are input errors,
 /// failures between processes comm errors that name the rank.
 ///
 /// The build's LLMC_COMM names the folder of src/comm whose `open` is compiled in. An
