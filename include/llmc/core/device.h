@@ -48,8 +48,6 @@ class Device {
  public:
   /// Throws a config error for unusable options, a device error if there is no such device.
   static Device open(const DeviceOptions& options = {});
-  /// GPUs that this process sees; 1 for the CPU backend.
-  static int count();
 
   /// For people, for example "CPU, 2 threads, avx512" or "NVIDIA H200".
   std::string name() const;

@@ -122,10 +122,6 @@ Device Device::open(const DeviceOptions& options) {
   return Device(std::move(impl));
 }
 
-int Device::count() {
-  return 1;
-}
-
 std::string Device::name() const {
   return concat("CPU, ", threads(), threads() == 1 ? " thread, " : " threads, ",
                 isa_name(impl_->isa));

@@ -123,13 +123,6 @@ Device Device::open(const DeviceOptions& options) {
   return Device(std::move(impl));
 }
 
-int Device::count() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
-}
-
 std::string Device::name() const {
   return impl_->gpu;
 }
