@@ -1,5 +1,6 @@
 #include "core/input_stream.h"
 
+#include <poll.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -37,8 +38,14 @@ constexpr Magic kForeign[] = {
     {"PAR1", "a parquet file", "convert it to JSON Lines first; scripts/data/parquet.py does"},
 };
 
-std::size_t read_standard_input(char* out, std::size_t bytes) {
+std::size_t read_standard_input(char* out, std::size_t bytes, const std::function<bool()>& go_on) {
+  constexpr int kMilliseconds = 100;
   for (;;) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (go_on && ::poll(&input, 1, kMilliseconds) <= 0) {
+      if (!go_on()) return 0;
+      continue;
+    }
     const ssize_t n = ::read(STDIN_FILENO, out, bytes);
     if (n >= 0) return static_cast<std::size_t>(n);
     if (errno != EINTR) {
@@ -53,6 +60,7 @@ std::size_t read_standard_input(char* out, std::size_t bytes) {
 struct InputStream::Impl {
   fs::path path;
   std::optional<FileReader> file;  // none: the standard input
+  std::function<bool()> go_on;
   std::vector<char> raw = std::vector<char>(kRawBytes);
   std::size_t raw_begin = 0;
   std::size_t raw_end = 0;
@@ -84,7 +92,8 @@ struct InputStream::Impl {
     while (raw_end < wanted && !raw_ended) {
       char* to = raw.data() + raw_end;
       const std::size_t room = raw.size() - raw_end;
-      const std::size_t got = file ? file->read_some(to, room) : read_standard_input(to, room);
+      const std::size_t got =
+          file ? file->read_some(to, room) : read_standard_input(to, room, go_on);
       raw_ended = got == 0;
       raw_end += got;
       taken += got;
@@ -162,8 +171,9 @@ InputStream::InputStream(fs::path path) : impl_(std::make_unique<Impl>()) {
   impl_->recognise();
 }
 
-InputStream InputStream::standard_input() {
+InputStream InputStream::standard_input(std::function<bool()> go_on) {
   auto impl = std::make_unique<Impl>();
+  impl->go_on = std::move(go_on);
   impl->path = "the standard input";
   return InputStream(std::move(impl));
 }

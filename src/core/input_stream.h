@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 namespace llmc {
@@ -15,7 +16,8 @@ class InputStream {
  public:
   /// A regular file.
   explicit InputStream(std::filesystem::path path);
-  static InputStream standard_input();
+  /// Where nothing comes, `go_on` is asked ten times a second; false ends the input.
+  static InputStream standard_input(std::function<bool()> go_on = {});
   ~InputStream();
   InputStream(InputStream&&) noexcept;
   InputStream& operator=(InputStream&&) noexcept;

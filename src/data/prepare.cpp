@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -145,32 +146,42 @@ std::optional<DatasetInfo> prepare_dataset(
   check_prepare_files(options);
   const std::vector<InputFile> inputs = list_inputs(options);
   const std::optional<double> total = total_bytes(options, inputs);
+  std::mutex mutex;  // for the threads that read and write
+  PrepareProgress progress;
+  const auto go_on = [&] {
+    const std::lock_guard lock(mutex);
+    return !on_progress || on_progress(progress);
+  };
   std::unique_ptr<BlockSource> source;
   if (options.corpus.empty()) {
-    source = std::make_unique<FileBlocks>(inputs, options);
+    source = std::make_unique<FileBlocks>(inputs, options, go_on);
   } else {
     source = std::make_unique<TaleBlocks>(options.seed, options.bytes);
   }
 
   DatasetWriter writer(options, tokenizer);
-  std::uint64_t consumed = 0;
-  const auto go_on = [&] {
-    if (!on_progress) return true;
-    PrepareProgress progress{writer.tokens(), writer.bytes(), std::nullopt};
-    if (total) progress.done = *total > 0 ? static_cast<double>(consumed) / *total : 1.0;
-    return on_progress(progress);
+  const auto append = [&](const EncodedBlock& block) {
+    writer.append(block);
+    const std::lock_guard lock(mutex);
+    progress.tokens = writer.tokens();
+    progress.bytes = writer.bytes();
+    if (total) progress.done = *total > 0 ? static_cast<double>(block.consumed) / *total : 1.0;
   };
   const int threads = options.threads > 0 ? options.threads : default_threads();
-  OrderedPipeline<TextBlock, EncodedBlock>(threads, threads * kTextPerThread)
-      .run([&](TextBlock& block) { return source->next(block); },
-           [](const TextBlock& block) { return static_cast<std::int64_t>(block.text.size()); },
-           [&](const TextBlock& block) { return encode_block(block, options, tokenizer); },
-           [&](const EncodedBlock& block) {
-             writer.append(block);
-             consumed = block.consumed;
-             return go_on();
-           });
-  // Who is asked to stop may stop what feeds the standard input too: its end is then no real end.
+  try {
+    OrderedPipeline<TextBlock, EncodedBlock>(threads, threads * kTextPerThread)
+        .run([&](TextBlock& block) { return source->next(block); },
+             [](const TextBlock& block) { return static_cast<std::int64_t>(block.text.size()); },
+             [&](const TextBlock& block) { return encode_block(block, options, tokenizer); },
+             [&](const EncodedBlock& block) {
+               append(block);
+               return go_on();
+             });
+  } catch (const Error&) {
+    if (go_on()) throw;
+  }
+  // Who is asked to stop may stop what feeds the standard input too: its end is then no real end,
+  // and it may be in the middle of a line.
   if (!go_on()) return std::nullopt;
   return writer.publish();
 }

@@ -62,7 +62,7 @@ bool FileBlocks::next(TextBlock& block) {
 bool FileBlocks::open_next() {
   if (next_input_ == inputs_.size()) return false;
   const InputFile& file = inputs_[next_input_++];
-  stream_ = file.is_standard_input() ? InputStream::standard_input() : InputStream(file.path);
+  stream_ = file.is_standard_input() ? InputStream::standard_input(go_on_) : InputStream(file.path);
   ended_ = continues_ = false;
   buffer_.clear();
   scanned_ = 0;

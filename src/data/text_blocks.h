@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/input_stream.h"
@@ -46,11 +48,13 @@ constexpr std::size_t kLongestJsonLine = std::size_t{1} << 28;
 /// What stands between the documents of a text; empty where nothing does.
 std::string separator_of(const PrepareOptions& options);
 
-/// The text of the inputs. All arguments must outlive the source.
+/// The text of the inputs. The first two arguments must outlive the source. While the standard
+/// input gives nothing, `go_on` may end it by returning false.
 class FileBlocks : public BlockSource {
  public:
-  FileBlocks(const std::vector<InputFile>& inputs, const PrepareOptions& options)
-      : inputs_(inputs), separator_(separator_of(options)) {}
+  FileBlocks(const std::vector<InputFile>& inputs, const PrepareOptions& options,
+             std::function<bool()> go_on = {})
+      : inputs_(inputs), separator_(separator_of(options)), go_on_(std::move(go_on)) {}
   bool next(TextBlock& block) override;
 
  private:
@@ -65,6 +69,7 @@ class FileBlocks : public BlockSource {
 
   const std::vector<InputFile>& inputs_;
   const std::string separator_;
+  const std::function<bool()> go_on_;
   std::size_t next_input_ = 0;
   std::optional<InputStream> stream_;
   bool ended_ = false;       // the stream has no more than `buffer_`

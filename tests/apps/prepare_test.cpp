@@ -1,5 +1,6 @@
 // The program prepare, run as a user runs it.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <csignal>
@@ -166,6 +167,23 @@ TEST(PrepareAppTest, ASignalStopsAndCleansUp) {
   }
   program.send(SIGINT);
   EXPECT_EQ(program.wait().status, 128 + SIGINT);
+  EXPECT_TRUE(fs::is_empty(folder / "out"));
+}
+
+TEST(PrepareAppTest, ASignalStopsWhereTheInputStalls) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  // The pipe stays open for writing too, in the middle of a line.
+  const std::string script = "exec 3<>pipe; printf '{\"text\":' >&3; exec " LLMC_APPS_DIR
+                             "/prepare --input - --format jsonl --out-dir out <&3";
+  Program program("/bin/sh", {"-c", script}, folder.path().string());
+  while (!fs::exists(folder / "out/.stdin.partial")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  program.send(SIGTERM);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_EQ(outcome.err, "");
   EXPECT_TRUE(fs::is_empty(folder / "out"));
 }
 
