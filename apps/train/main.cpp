@@ -45,7 +45,9 @@ struct Process {
 
 int train(Process& process) {
   llmc::TrainingRun& run = *process.run;
-  llmc::cli::Console console(std::cout, isatty(STDOUT_FILENO) == 1);
+  // mpirun shows its processes a terminal even where what they print goes to a file.
+  const bool live = isatty(STDOUT_FILENO) == 1 && process.group->size() == 1;
+  llmc::cli::Console console(std::cout, live);
   if (process.group->rank() == 0) run.add_sink(console);
   const llmc::StopEvent stop = run.run(&llmc::cli::watch_signals());
   if (stop.reason == llmc::StopReason::kBadSteps) {
