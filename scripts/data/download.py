@@ -60,7 +60,7 @@ def explain(url, error):
     elif isinstance(error, http.client.IncompleteRead):
         reason = f"it ended {error.expected:,} bytes too early; run this again to go on from there"
     else:
-        reason = getattr(error, "reason", None) or error
+        reason = f"{getattr(error, 'reason', None) or error}; without a network, give the files with --from"
     return f"cannot download {url}: {reason}"
 
 

@@ -57,7 +57,7 @@ class Fetcher:
             return download.fetch(url, (folder or self.downloads) / name, sha256)
         path = pathlib.Path(self.arguments.from_folder) / name
         if not path.is_file():
-            raise DownloadError(f"{path}: expected this file in the folder, got none")
+            raise DownloadError(f"{path}: expected this file, that of {url}, in the folder, got none")
         try:
             download.check(path, sha256)
         except DownloadError as error:
