@@ -216,7 +216,7 @@ class GetTest(ServerTest):
             [sys.executable, SCRIPTS / "get.py", "tinyshakespeare", "--prepare", PREPARE, "--no-checksum",
              "--out-dir", self.folder / "data", "--from", text.parent], capture_output=True, text=True,
             check=False)
-        self.assertIn("vocab.json: expected this file in the folder", process.stderr)
+        self.assertIn("vocab.json: expected this file, that of http", process.stderr)
         (self.folder / "data/downloads/tinyshakespeare").mkdir(parents=True)
         text.rename(self.folder / "data/downloads/tinyshakespeare/input.txt")
         process = subprocess.run(
