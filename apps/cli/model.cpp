@@ -2,7 +2,6 @@
 
 #include "llmc/core/error.h"
 #include "llmc/train/run_folder.h"
-#include "llmc/train/training_run.h"
 
 namespace llmc::cli {
 
@@ -39,8 +38,9 @@ const Tokenizer& ModelSource::need_tokenizer(const std::string& why) const {
   return *tokenizer_;
 }
 
-std::shared_ptr<Transformer> ModelSource::load(std::int64_t rows, std::int64_t seq_len) {
-  const Device device = Device::open(device_options(config_));
+std::shared_ptr<Transformer> ModelSource::load(std::int64_t rows, std::int64_t seq_len,
+                                               const RankPlace& place) {
+  const Device device = Device::open(device_options(config_, place));
   TransformerOptions options;
   options.micro_batch = rows;
   options.seq_len = seq_len;

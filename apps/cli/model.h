@@ -11,6 +11,7 @@
 #include "llmc/io/model_loader.h"
 #include "llmc/nn/transformer.h"
 #include "llmc/train/train_config.h"
+#include "llmc/train/training_run.h"
 
 namespace llmc::cli {
 
@@ -30,8 +31,9 @@ class ModelSource {
   const Tokenizer& need_tokenizer(const std::string& why) const;
 
   /// The model with its weights, planned for `rows` sequences of `seq_len` tokens at a time (0: its
-  /// block_size) and no training.
-  std::shared_ptr<Transformer> load(std::int64_t rows, std::int64_t seq_len);
+  /// block_size) and no training. place: of this process among those that share the work.
+  std::shared_ptr<Transformer> load(std::int64_t rows, std::int64_t seq_len,
+                                    const RankPlace& place = {});
 
  private:
   std::string checkpoint_;

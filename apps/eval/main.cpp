@@ -15,7 +15,10 @@
 #include "cli/app.h"
 #include "cli/model.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "eval/report.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/process_group.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/data/dataset_info.h"
@@ -86,25 +89,27 @@ llmc::cli::TextReport measure_text(const Options& options, llmc::Transformer& mo
   return report;
 }
 
-llmc::cli::ChoiceReport ask(const Options& options, llmc::Transformer& model) {
-  const auto ranks = llmc::Communicator::open(model.stream().device());
+llmc::cli::ChoiceReport ask(const Options& options, llmc::Transformer& model,
+                            llmc::Communicator& ranks) {
   const auto began = std::chrono::steady_clock::now();
-  const auto predictions = llmc::Evaluator(model).choose(options.examples, ranks.get());
+  const auto predictions = llmc::Evaluator(model).choose(options.examples, &ranks);
   llmc::cli::ChoiceReport report;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   report.accuracy = llmc::accuracy_of(options.examples, predictions);
-  if (!options.predictions.empty() && ranks->rank() == 0) {
+  if (!options.predictions.empty() && ranks.rank() == 0) {
     llmc::write_text(options.predictions,
                      llmc::cli::prediction_lines(options.examples, predictions));
   }
   return report;
 }
 
-int evaluate(const Options& options, llmc::Transformer& model) {
+// Processes share the questions; losses each measures alone. Rank 0 reports.
+int evaluate(const Options& options, llmc::Transformer& model, llmc::Communicator& ranks) {
   llmc::cli::Report report;
   if (!options.data_files.empty()) report.data = measure_data(options, model);
   if (!options.text_files.empty()) report.text = measure_text(options, model);
-  if (!options.examples.empty()) report.choices = ask(options, model);
+  if (!options.examples.empty()) report.choices = ask(options, model, ranks);
+  if (ranks.rank() > 0) return llmc::cli::kDone;
   std::cout << (options.json ? llmc::cli::json_text(report) : llmc::cli::table_text(report));
   return llmc::cli::kDone;
 }
@@ -168,8 +173,13 @@ llmc::cli::Work prepare(int argc, char** argv) {
   }
   options->model.open();
   open_files(*options);
-  const auto model = options->model.load(options->micro_batch, options->seq_len);
-  return [=] { return evaluate(*options, *model); };
+  const auto processes = llmc::ProcessGroup::join();
+  llmc::cli::log_as_one(*processes);
+  const auto model =
+      options->model.load(options->micro_batch, options->seq_len, llmc::cli::place_of(*processes));
+  const std::shared_ptr<llmc::Communicator> ranks =
+      llmc::Communicator::open(model->stream().device(), processes);
+  return [=] { return evaluate(*options, *model, *ranks); };
 }
 
 }  // namespace
