@@ -51,6 +51,7 @@ int train(Process& process) {
   if (process.group->rank() == 0) run.add_sink(console);
   const llmc::StopEvent stop = run.run(&llmc::cli::watch_signals());
   if (stop.reason == llmc::StopReason::kBadSteps) {
+    if (process.group->rank() != 0) return llmc::cli::kFailed;  // rank 0 says why
     llmc::fail(llmc::ErrorKind::kInput, "run", "expected fewer than max_bad_steps (",
                run.config().max_bad_steps, ") skipped steps in a row, got that many up to step ",
                stop.step, "; checkpoints are from before them");

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "llmc/core/error.h"
+#include "llmc/core/file.h"
 #include "llmc/core/log.h"
 #include "llmc/train/sinks.h"
 #include "llmc/train/training_run.h"
@@ -195,6 +196,34 @@ TEST_F(RanksTest, RepeatThemselvesToTheBitAfterAResume) {
     const auto rest = train(3, {{"resume", "auto"}, {"max_steps", "20"}})[0].losses();
     parts.insert(parts.end(), rest.begin(), rest.end());
     EXPECT_EQ(parts, whole) << precision;
+  }
+}
+
+TEST_F(RanksTest, AskTheirQuestionsTogether) {
+  const fs::path questions = folder_ / "questions.jsonl";
+  std::string lines;
+  for (const char* line : {R"({"ctx": "ab", "endings": [" c", " de"], "label": 0})",
+                           R"({"ctx": "xy", "endings": [" q", " r", " s"], "label": 2})",
+                           R"({"ctx": "m", "endings": [" nop", " p"], "label": 1})"}) {
+    lines += concat(line, "\n");
+  }
+  write_text(questions, lines);
+  const Options asked{{"tokenizer", "byte"},
+                      {"max_steps", "5"},
+                      {"eval_choices", questions.string()},
+                      {"eval_choices_every", "5"}};
+  Options alone = asked;
+  alone.emplace_back("out_dir", other("alone").string());
+  const auto expected = train_alone(alone).all<ChoicesEvent>();
+  ASSERT_EQ(expected.size(), 2u);
+  for (const Recorder& recorder : train(2, asked)) {
+    const auto got = recorder.all<ChoicesEvent>();
+    ASSERT_EQ(got.size(), 2u);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(got[i].accuracy.examples, 3);
+      EXPECT_EQ(got[i].accuracy.acc, expected[i].accuracy.acc);
+      EXPECT_EQ(got[i].accuracy.acc_token, expected[i].accuracy.acc_token);
+    }
   }
 }
 
