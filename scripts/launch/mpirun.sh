@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Starts a run with Open MPI, on this machine or on those of a host file.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: scripts/launch/mpirun.sh [OPTIONS] CONFIG [TRAIN-OPTIONS]
+
+CONFIG is a name in configs/, such as gpt2-124M or gpt3-1.3B, or a TOML file; TRAIN-OPTIONS go to
+train. The run's folder is runs/CONFIG unless --out-dir says otherwise.
+
+  --ranks N       processes (default: the host file's slots, else one for each GPU of this machine)
+  --hosts FILE    host file of mpirun, with lines such as: node01 slots=8
+  --retries N     after a failure go on from the newest checkpoint, at most N times (default 0)
+  --grace N       seconds that processes get for their last checkpoint at a signal (default 60)
+  --dry-run       print the command and stop
+
+Environment: LLMC_TRAIN, the program (default: build/cuda-nccl/apps/train, then build/cpu-mpi).
+LLMC_MPIRUN, mpirun and options for it, such as "mpirun --oversubscribe". The variables NCCL_*,
+LLMC_COMM_TOKEN, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS are passed on where they are set;
+NCCL_NVLS_ENABLE is 0 unless set.
+END
+}
+
+script=mpirun.sh
+root=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source-path=SCRIPTDIR source=settings.bash
+. "$root/scripts/launch/settings.bash"
+
+ranks='' hosts='' retries=0 grace=60 dry_run=false
+while [ $# -gt 0 ]; do
+  case $1 in
+    --ranks) ranks=${2-}; expect_count "$1" "$ranks"; shift 2 ;;
+    --hosts)
+      hosts=${2-}
+      [ -f "$hosts" ] || fail "--hosts: expected a file, got '$hosts'"
+      shift 2 ;;
+    --retries) retries=${2-}; expect_count "$1" "$retries"; shift 2 ;;
+    --grace) grace=${2-}; expect_count "$1" "$grace"; shift 2 ;;
+    --dry-run) dry_run=true; shift ;;
+    --help | -h) usage; exit 0 ;;
+    -*) fail "unknown option $1 (see --help)" ;;
+    *) break ;;
+  esac
+done
+[ $# -gt 0 ] || fail "expected the name of a configuration (see --help)"
+config=$(find_config "$root" "$1")
+shift
+train=$(find_train "$root" cuda-nccl cpu-mpi)
+if [ -z "$ranks$hosts" ]; then
+  ranks=$(count_gpus)
+  [ "$ranks" -gt 0 ] || fail "expected --ranks, as no GPU was found on this machine"
+fi
+
+read -r -a command <<<"${LLMC_MPIRUN:-mpirun}"
+[ -z "$ranks" ] || command+=(-np "$ranks")
+[ -z "$hosts" ] || command+=(--hostfile "$hosts")
+# Threads and GPUs are dealt out by train; bound to one core each, processes could not use theirs.
+command+=(--bind-to none)
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
+for name in "${!NCCL_@}" LLMC_COMM_TOKEN CUDA_VISIBLE_DEVICES OMP_NUM_THREADS; do
+  [ -z "${!name:-}" ] || command+=(-x "$name")
+done
+command+=("$train" --config "$config")
+case " $* " in
+  *" --out"[-_]"dir"[\ =]*) ;;
+  *) name=${config##*/}; command+=(--out-dir "runs/${name%.toml}") ;;
+esac
+command+=("$@")
+if [ "$retries" != 0 ]; then
+  command=("$root/scripts/launch/retry.sh" --retries "$retries" -- "${command[@]}")
+fi
+# Before and from version 5 of Open MPI.
+settings=("OMPI_MCA_odls_base_sigkill_timeout=$grace" "PRTE_MCA_odls_base_sigkill_timeout=$grace")
+if $dry_run; then
+  show env "NCCL_NVLS_ENABLE=$NCCL_NVLS_ENABLE" "${settings[@]}" "${command[@]}"
+  exit 0
+fi
+exec env "${settings[@]}" "${command[@]}"
