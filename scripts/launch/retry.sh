@@ -16,8 +16,8 @@ run again with --resume auto, and without --overwrite, after a pause.
 It ends with the status of the last command: after success; after N retries; when a signal has
 stopped the run (130, 143), which then has a checkpoint; and when the first command ends with status
 2: it did not begin to train, so options, files or the start-up are wrong. INT, TERM and HUP are
-passed on once (HUP as TERM). To stop a run under mpirun, signal this script: mpirun itself ends with
-status 1 at a signal, as after a failure.
+passed on once (HUP as TERM). To stop a run under mpirun, signal this script: mpirun itself ends
+with status 1 at a signal, as after a failure.
 END
 }
 
