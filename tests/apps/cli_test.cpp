@@ -20,15 +20,11 @@
 namespace llmc {
 namespace {
 
+using testing::Arguments;
+using testing::operator+;
 using testing::Outcome;
 using testing::Program;
 using testing::TempFolder;
-using Arguments = std::vector<std::string>;
-
-Arguments operator+(Arguments a, const Arguments& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class CliTest : public ::testing::Test {
  protected:

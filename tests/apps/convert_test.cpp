@@ -15,10 +15,10 @@ namespace llmc {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::Arguments;
 using testing::Outcome;
 using testing::Program;
 using testing::TempFolder;
-using Arguments = std::vector<std::string>;
 
 class ConvertApp : public ::testing::Test {
  protected:

@@ -14,8 +14,8 @@
 namespace llmc {
 namespace {
 
+using testing::Arguments;
 using testing::Outcome;
-using Arguments = std::vector<std::string>;
 
 class InferenceAppTest : public ::testing::Test {
  protected:

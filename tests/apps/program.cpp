@@ -14,6 +14,11 @@
 
 namespace llmc::testing {
 
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 Program::Program(const std::string& path, const std::vector<std::string>& arguments,
                  const std::string& folder) {
   static int count = 0;

@@ -8,6 +8,11 @@
 
 namespace llmc::testing {
 
+using Arguments = std::vector<std::string>;
+
+/// All of a, then all of b.
+Arguments operator+(Arguments a, const Arguments& b);
+
 /// What a finished program left behind.
 struct Outcome {
   int status = -1;  ///< exit status; 128 + n if signal n killed it
@@ -20,8 +25,7 @@ struct Outcome {
 class Program {
  public:
   /// Starts it; arguments do not pass through a shell. Output goes to files in the folder.
-  Program(const std::string& path, const std::vector<std::string>& arguments,
-          const std::string& folder);
+  Program(const std::string& path, const Arguments& arguments, const std::string& folder);
   /// Kills it if it still runs.
   ~Program();
   Program(const Program&) = delete;
