@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -17,6 +15,8 @@
 
 #include "bench/machine.h"
 #include "bench/peers.h"
+#include "bench/timing.h"
+#include "cli/options.h"
 #include "llmc/core/error.h"
 #include "llmc/nn/transformer.h"
 #include "llmc/ops/linear.h"
@@ -25,77 +25,39 @@
 namespace llmc::bench {
 namespace {
 
-constexpr const char* kUsage =
-    "usage: cpu_step [options]\n"
-    "  --threads N    threads (0: all this process may use)\n"
-    "  --isa NAME     auto, portable, avx2 or avx512\n"
-    "  --repeats N    timings of each product (9)\n"
-    "  --steps N      timed training steps (10)\n"
-    "  --model NAME   preset to train (gpt2-124M)\n"
-    "  --batch N      rows of a step (4)\n"
-    "  --seq-len N    tokens of a row (64)\n"
-    "  --only PART    machine, gemm or step\n"
-    "  --no-peers     leave oneDNN and OpenBLAS out\n"
-    "  --json         end with a line of JSON about the steps\n";
-
 struct Options {
-  int threads = 0;
-  std::string isa = "auto";
-  int repeats = 9;
-  int steps = 10;
-  std::string model = "gpt2-124M";
-  std::int64_t batch = 4;
-  std::int64_t seq_len = 64;
+  TrainConfig config;
+  std::int64_t repeats = 9;
+  std::int64_t steps = 10;
   std::string only;
-  bool peers = true;
+  bool no_peers = false;
   bool json = false;
 
+  Options() {
+    config.model = "gpt2-124M";
+    config.micro_batch = 4;
+    config.seq_len = 64;
+  }
   bool wants(std::string_view part) const { return only.empty() || only == part; }
+  Device device() const {
+    return Device::open({.threads = static_cast<int>(config.threads), .isa = config.isa});
+  }
 };
 
-Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--no-peers") {
-      options.peers = false;
-      continue;
-    }
-    if (name == "--json") {
-      options.json = true;
-      continue;
-    }
-    if (i + 1 == argc) fail(ErrorKind::kConfig, "cpu_step", "expected a value after ", name);
-    const char* text = argv[++i];
-    const auto number = [&] {
-      char* end = nullptr;
-      const long value = std::strtol(text, &end, 10);
-      if (end == text || *end != '\0' || value < (name == "--threads" ? 0 : 1)) {
-        fail(ErrorKind::kConfig, "cpu_step", name, ": expected a count, got ", text);
-      }
-      return static_cast<int>(value);
-    };
-    if (name == "--threads") {
-      options.threads = number();
-    } else if (name == "--isa") {
-      options.isa = text;
-    } else if (name == "--repeats") {
-      options.repeats = number();
-    } else if (name == "--steps") {
-      options.steps = number();
-    } else if (name == "--model") {
-      options.model = text;
-    } else if (name == "--batch") {
-      options.batch = number();
-    } else if (name == "--seq-len") {
-      options.seq_len = number();
-    } else if (name == "--only") {
-      options.only = text;
-    } else {
-      fail(ErrorKind::kConfig, "cpu_step", "unknown option ", name);
-    }
-  }
-  return options;
+/// False when --help was asked for and answered.
+bool parse(Options& options, int argc, char** argv) {
+  const ConfigRange count{1, 1e6};
+  cli::OptionParser parser("cpu_step",
+                           "Products and training steps beside what this machine can do.");
+  parser.add_config_options(options.config, {"model", "threads", "isa"});
+  parser.add("batch", options.config.micro_batch, "Sequences of a step.", count);
+  parser.add("seq-len", options.config.seq_len, "Length of a sequence.", count);
+  parser.add("repeats", options.repeats, "Timings of each product.", count);
+  parser.add("steps", options.steps, "Timed training steps.", count);
+  parser.add("only", options.only, "Leave the other parts out.", {"machine", "gemm", "step"});
+  parser.add_flag("no-peers", options.no_peers, "Leave oneDNN and OpenBLAS out.");
+  parser.add_flag("json", options.json, "End with a line of JSON about the steps.");
+  return parser.parse(argc, argv);
 }
 
 double best(const std::vector<double>& rates) {
@@ -105,22 +67,24 @@ double best(const std::vector<double>& rates) {
 // ---------------------------------------------------------------------------------- the machine
 
 void print_machine(const Options& options) {
-  std::printf("multiply-add peak, GFLOP/s, median and best of %d:\n", options.repeats);
+  std::printf("multiply-add peak, GFLOP/s, median and best of %d:\n",
+              static_cast<int>(options.repeats));
   for (const char* isa : {"portable", "avx2", "avx512"}) {
     try {
-      Stream stream(Device::open({.threads = options.threads, .isa = isa}));
+      Stream stream(
+          Device::open({.threads = static_cast<int>(options.config.threads), .isa = isa}));
       std::vector<double> rates;
-      for (int i = 0; i < options.repeats; ++i) rates.push_back(fma_rate(stream));
+      for (std::int64_t i = 0; i < options.repeats; ++i) rates.push_back(fma_rate(stream));
       std::printf("  %-9s %7.1f %7.1f\n", isa, 1e-9 * median(rates), 1e-9 * best(rates));
     } catch (const Error& error) {
       std::printf("  %-9s not on this processor\n", isa);
     }
   }
-  const Device device = Device::open({.threads = options.threads, .isa = options.isa});
+  const Device device = options.device();
   Stream stream(device);
   const CopyProbe copy(device);
   std::vector<double> rates;
-  for (int i = 0; i < options.repeats; ++i) rates.push_back(copy.rate(stream));
+  for (std::int64_t i = 0; i < options.repeats; ++i) rates.push_back(copy.rate(stream));
   std::printf("copy (read + written), GB/s: %.1f, best %.1f\n", 1e-9 * median(rates),
               1e-9 * best(rates));
 }
@@ -161,7 +125,8 @@ Buffer random_matrix(const Device& device, std::int64_t count) {
 
 /// Rates of the peak, of llmc and of each peer, taken in turn `repeats` times.
 std::vector<std::vector<double>> time_product(Stream& stream, const Product& product,
-                                              const std::vector<Peer>& peers, int repeats) {
+                                              const std::vector<Peer>& peers,
+                                              std::int64_t repeats) {
   const auto& [use, m, n, k, transpose_a, transpose_b] = product;
   const Device& device = stream.device();
   const Buffer a = random_matrix(device, m * k), b = random_matrix(device, k * n);
@@ -170,7 +135,7 @@ std::vector<std::vector<double>> time_product(Stream& stream, const Product& pro
   const Tensor b_view(b.data(), DType::kF32, transpose_b ? Shape{n, k} : Shape{k, n});
   const Tensor c_view(c.data(), DType::kF32, {m, n});
   std::vector<std::vector<double>> rates(peers.size() + 2);
-  for (int r = 0; r < repeats; ++r) {
+  for (std::int64_t r = 0; r < repeats; ++r) {
     rates[0].push_back(fma_rate(stream));
     double start = now();
     matmul(stream, c_view, a_view, b_view,
@@ -189,9 +154,9 @@ std::vector<std::vector<double>> time_product(Stream& stream, const Product& pro
 void print_products(const Options& options, const Device& device) {
   Stream stream(device);
   const std::vector<Peer> peers =
-      options.peers ? load_peers(device.threads()) : std::vector<Peer>{};
+      options.no_peers ? std::vector<Peer>{} : load_peers(device.threads());
   std::printf("matrix products, GFLOP/s: medians of %d, in brackets the best, %% of the peak\n",
-              options.repeats);
+              static_cast<int>(options.repeats));
   std::printf("%-13s %6s %6s %6s %7s  %-18s", "", "m", "n", "k", "peak", "llmc");
   for (const Peer& peer : peers) std::printf("  %-18s", peer.name.c_str());
   std::printf("\n");
@@ -222,14 +187,15 @@ void print_products(const Options& options, const Device& device) {
 // ------------------------------------------------------------------------------ training steps
 
 void print_steps(const Options& options, const Device& device) {
-  const ModelConfig config = ModelConfig::preset(options.model);
-  Transformer model(device, config, {.micro_batch = options.batch, .seq_len = options.seq_len});
+  const std::int64_t batch = options.config.micro_batch, seq_len = options.config.seq_len;
+  const ModelConfig config = ModelConfig::preset(options.config.model);
+  Transformer model(device, config, {.micro_batch = batch, .seq_len = seq_len});
   model.allocate();
   model.init(42);
   AdamW optimizer(model.parameters(), {});
   optimizer.allocate(device);
   optimizer.start(model.stream());
-  const std::int64_t tokens = options.batch * options.seq_len;
+  const std::int64_t tokens = batch * seq_len;
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     ids[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(config.vocab_size));
@@ -238,7 +204,7 @@ void print_steps(const Options& options, const Device& device) {
   const CopyProbe copy(device);
 
   std::vector<double> peaks, copies, forwards, backwards, updates, steps;
-  for (int i = 0; i < options.steps + 2; ++i) {
+  for (std::int64_t i = 0; i < options.steps + 2; ++i) {
     peaks.push_back(fma_rate(model.stream()));
     copies.push_back(copy.rate(model.stream()));
     const double t0 = now();
@@ -264,8 +230,8 @@ void print_steps(const Options& options, const Device& device) {
   const double gemm_time = flops / median(peaks), copy_time = bytes / median(copies);
   const double step = median(steps);
   const double fastest = *std::min_element(steps.begin(), steps.end());
-  std::printf("training step of %s, B=%d T=%d, medians of %d\n", options.model.c_str(),
-              static_cast<int>(options.batch), static_cast<int>(options.seq_len), options.steps);
+  std::printf("training step of %s, B=%d T=%d, medians of %d\n", options.config.model.c_str(),
+              static_cast<int>(batch), static_cast<int>(seq_len), static_cast<int>(options.steps));
   std::printf("  peak %.1f GFLOP/s, copy %.1f GB/s\n", 1e-9 * median(peaks), 1e-9 * median(copies));
   std::printf("  step %.1f ms (fastest %.1f): forward and head %.1f, backward %.1f, update %.1f\n",
               1e3 * step, 1e3 * fastest, 1e3 * median(forwards), 1e3 * median(backwards),
@@ -287,7 +253,7 @@ void print_steps(const Options& options, const Device& device) {
 }
 
 void run(const Options& options) {
-  const Device device = Device::open({.threads = options.threads, .isa = options.isa});
+  const Device device = options.device();
   std::printf("%s\n", device.name().c_str());
   if (options.wants("machine")) print_machine(options);
   if (options.wants("gemm")) print_products(options, device);
@@ -298,14 +264,11 @@ void run(const Options& options) {
 }  // namespace llmc::bench
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::string_view(argv[1]) == "--help") {
-    std::printf("%s", llmc::bench::kUsage);
-    return 0;
-  }
   try {
-    llmc::bench::run(llmc::bench::parse(argc, argv));
+    llmc::bench::Options options;
+    if (llmc::bench::parse(options, argc, argv)) llmc::bench::run(options);
   } catch (const llmc::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
+    std::fprintf(stderr, "cpu_step: %s\n", error.what());
     return error.kind() == llmc::ErrorKind::kConfig ? 2 : 1;
   }
 }

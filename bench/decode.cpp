@@ -2,18 +2,17 @@
 // at a temperature, after a warm-up; and the time for the prompts. Weights are random unless a
 // checkpoint is given: speed does not depend on them.
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <optional>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "llmc/core/error.h"
+#include "bench/model_options.h"
+#include "bench/timing.h"
+#include "cli/app.h"
+#include "cli/options.h"
 #include "llmc/infer/sampler.h"
 #include "llmc/io/model_loader.h"
 #include "llmc/nn/transformer.h"
@@ -21,85 +20,35 @@
 namespace llmc::bench {
 namespace {
 
-constexpr const char* kUsage =
-    "usage: decode [options]\n"
-    "  --model NAME         preset, random weights (gpt2-124M)\n"
-    "  --checkpoint PATH    a model in its place\n"
-    "  --batch B            rows decoded together (1)\n"
-    "  --tokens N           new tokens of each row that are timed (256)\n"
-    "  --prompt N           tokens of each prompt (16)\n"
-    "  --precision P        fp32, tf32 or bf16 (bf16)\n"
-    "  --temperature X      0: the likeliest token (0)\n"
-    "  --top-k K            (0: all)\n"
-    "  --top-p P            (1: all)\n"
-    "  --attention KIND     auto, cudnn or own (auto)\n"
-    "  --tuning-cache FILE  timed choices of matrix products; empty: none\n"
-    "  --no-tuning          take the vendor library's choices\n"
-    "  --threads N          CPU: 0: all\n"
-    "  --json               end with a line of JSON\n";
-
 struct Options {
-  std::string model = "gpt2-124M";
+  ModelOptions model;
   std::string checkpoint;
   std::int64_t batch = 1;
   std::int64_t tokens = 256;
   std::int64_t prompt = 16;
-  std::string precision = "bf16";
-  SampleOptions sample{.temperature = 0.0f, .seed = 1};
-  DeviceOptions device;
-  bool json = false;
+  double temperature = 0;
+  std::int64_t top_k = 0;
+  double top_p = 1;
+
+  SampleOptions sample() const {
+    return {.temperature = static_cast<float>(temperature),
+            .top_k = top_k,
+            .top_p = static_cast<float>(top_p),
+            .seed = 1};
+  }
 };
 
-Options parse(int argc, char** argv) {
-  Options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--no-tuning") {
-      o.device.tune_matmul = false;
-      continue;
-    }
-    if (name == "--json") {
-      o.json = true;
-      continue;
-    }
-    if (i + 1 == argc) {
-      fail(ErrorKind::kConfig, "bench", "expected a value after ", name, "\n", kUsage);
-    }
-    const char* value = argv[++i];
-    if (name == "--model") {
-      o.model = value;
-    } else if (name == "--checkpoint") {
-      o.checkpoint = value;
-    } else if (name == "--batch") {
-      o.batch = std::atoll(value);
-    } else if (name == "--tokens") {
-      o.tokens = std::atoll(value);
-    } else if (name == "--prompt") {
-      o.prompt = std::atoll(value);
-    } else if (name == "--precision") {
-      o.precision = value;
-    } else if (name == "--temperature") {
-      o.sample.temperature = std::strtof(value, nullptr);
-    } else if (name == "--top-k") {
-      o.sample.top_k = std::atoll(value);
-    } else if (name == "--top-p") {
-      o.sample.top_p = std::strtof(value, nullptr);
-    } else if (name == "--attention") {
-      o.device.attention = value;
-    } else if (name == "--tuning-cache") {
-      o.device.tuning_cache = value;
-    } else if (name == "--threads") {
-      o.device.threads = std::atoi(value);
-    } else {
-      fail(ErrorKind::kConfig, "bench", "unknown option ", name, "\n", kUsage);
-    }
-  }
-  return o;
-}
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+void add_options(cli::OptionParser& parser, Options& o) {
+  const ConfigRange count{1, 1e6};
+  o.model.add_to(parser, {});
+  parser.add("checkpoint", o.checkpoint, "A model in place of --model with random weights.");
+  parser.add("batch", o.batch, "Rows decoded together.", count);
+  parser.add("tokens", o.tokens, "New tokens of each row that are timed.", count);
+  parser.add("prompt", o.prompt, "Tokens of each prompt.", count);
+  parser.add("temperature", o.temperature, "0: the likeliest token.", {0, 1e4});
+  parser.add("top-k", o.top_k, "Draw from the so many likeliest tokens. 0: all.", {0, 1e7});
+  parser.add("top-p", o.top_p, "Draw from the likeliest tokens of this probability. 1: all.",
+             {0, 1, true});
 }
 
 /// Prompts of equal length but different tokens.
@@ -120,23 +69,24 @@ struct Times {
 };
 
 Times generate(Sampler& sampler, const std::vector<Sampler::Tokens>& prompts, std::int64_t tokens) {
-  const auto began = Clock::now();
-  std::optional<Clock::time_point> first;
+  const double began = now();
+  std::optional<double> first;
   sampler.generate_batch(prompts, tokens + 1, [&](std::size_t, std::int32_t) {
-    if (!first) first = Clock::now();
+    if (!first) first = now();
     return true;
   });
-  return {std::chrono::duration<double>(*first - began).count(), seconds_since(*first)};
+  return {*first - began, now() - *first};
 }
 
-void run(const Options& o) {
-  const Device device = Device::open(o.device);
+int run(const Options& o) {
+  const Device device = Device::open(o.model.device_options());
   std::optional<ModelLoader> loader;
   if (!o.checkpoint.empty()) loader.emplace(o.checkpoint);
-  const ModelConfig config = loader ? loader->config() : ModelConfig::preset(o.model);
+  TrainConfig wanted = o.model.config;
+  const ModelConfig config = loader ? loader->config() : resolve(wanted, nullptr, nullptr);
   TransformerOptions options;
-  options.dtype = o.precision == "bf16" ? DType::kBF16 : DType::kF32;
-  options.tf32 = o.precision == "tf32";
+  options.dtype = o.model.dtype();
+  options.tf32 = o.model.tf32();
   options.training = false;
   Transformer model(device, config, options);
   model.allocate();
@@ -145,10 +95,10 @@ void run(const Options& o) {
   } else {
     model.init(42);
   }
-  std::printf("%s on %s, B=%d, prompt %d, %s\n", loader ? o.checkpoint.c_str() : o.model.c_str(),
-              device.name().c_str(), static_cast<int>(o.batch), static_cast<int>(o.prompt),
-              o.precision.c_str());
-  Sampler sampler(model, o.sample, o.batch);
+  std::printf("%s, %d layers of width %d, on %s, B=%d, prompt %d, %s\n",
+              loader ? o.checkpoint.c_str() : wanted.model.c_str(), device.name().c_str(),
+              static_cast<int>(o.batch), static_cast<int>(o.prompt), wanted.precision.c_str());
+  Sampler sampler(model, o.sample(), o.batch);
   const auto prompts = draw_prompts(o, config.vocab_size);
   const Times first = generate(sampler, prompts, 8);
   const Times times = generate(sampler, prompts, o.tokens);
@@ -158,23 +108,27 @@ void run(const Options& o) {
               1e3 * times.prompt, B * static_cast<double>(o.prompt) / times.prompt);
   std::printf("decode: %.3f ms a step of %d tokens, %.1f tok/s\n", 1e3 * times.decode / N,
               static_cast<int>(o.batch), rate);
-  if (o.json) {
+  if (o.model.json) {
     std::printf(
         "{\"batch\": %d, \"tokens\": %d, \"ms_per_step\": %.4f, \"tokens_per_s\": %.1f, "
         "\"first_prompt_ms\": %.3f, \"prompt_ms\": %.3f}\n",
         static_cast<int>(o.batch), static_cast<int>(o.tokens), 1e3 * times.decode / N, rate,
         1e3 * first.prompt, 1e3 * times.prompt);
   }
+  return cli::kDone;
+}
+
+cli::Work prepare(int argc, char** argv) {
+  Options options;
+  cli::OptionParser parser("decode", "Times how fast rows of tokens grow together.");
+  add_options(parser, options);
+  if (!parser.parse(argc, argv)) return {};
+  return [options] { return run(options); };
 }
 
 }  // namespace
 }  // namespace llmc::bench
 
 int main(int argc, char** argv) {
-  try {
-    llmc::bench::run(llmc::bench::parse(argc, argv));
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "decode: %s\n", error.what());
-    return 1;
-  }
+  return llmc::cli::run_app("decode", argv, [&] { return llmc::bench::prepare(argc, argv); });
 }

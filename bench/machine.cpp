@@ -1,23 +1,14 @@
 #include "bench/machine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "bench/fma_loop.h"
+#include "bench/timing.h"
 #include "core/cpu/parallel.h"
 
 namespace llmc::bench {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  const std::size_t half = samples.size() / 2;
-  return samples.size() % 2 == 1 ? samples[half] : 0.5 * (samples[half - 1] + samples[half]);
-}
 
 double fma_rate(Stream& stream, double seconds) {
   const cpu::FmaLoop loop = cpu::fma_loop(stream.impl().isa);

@@ -1,19 +1,12 @@
 #pragma once
 
-// What the machine gives: measured rates that everything else is compared with, and timing.
+// What the machine gives: measured rates that everything else is compared with.
 
 #include <cstddef>
-#include <vector>
 
 #include "llmc/core/device.h"
 
 namespace llmc::bench {
-
-/// Seconds since some fixed moment.
-double now();
-
-/// Middle value (the mean of the two middle ones); `samples` is not empty.
-double median(std::vector<double> samples);
 
 /// Floating-point operations a second of register-only multiply-adds on every thread of the stream,
 /// with its instruction set, over about `seconds`.

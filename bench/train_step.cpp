@@ -2,19 +2,18 @@
 // memory and the time to the first finished step, on random tokens. The host runs one step ahead,
 // as the Trainer does. side_by_side.py sets the result beside PyTorch's.
 
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <optional>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "bench/model_options.h"
+#include "bench/timing.h"
+#include "cli/app.h"
+#include "cli/options.h"
 #include "llmc/core/error.h"
 #include "llmc/nn/transformer.h"
 #include "llmc/optim/adamw.h"
@@ -22,112 +21,49 @@
 namespace llmc::bench {
 namespace {
 
-constexpr const char* kUsage =
-    "usage: train_step [options]\n"
-    "  --model NAME          preset (gpt2-124M)\n"
-    "  --batch N             rows of a micro-batch (64)\n"
-    "  --seq-len N           tokens of a row (1024)\n"
-    "  --tokens-per-step N   0: one micro-batch (524288)\n"
-    "  --precision P         fp32, tf32 or bf16 (bf16)\n"
-    "  --recompute LEVEL     none, gelu, gelu+norm or block (none)\n"
-    "  --attention KIND      auto, cudnn or own (auto)\n"
-    "  --tuning-cache FILE   timed choices of matrix products; empty: none\n"
-    "  --no-tuning           take the vendor library's choices\n"
-    "  --no-masters          bf16: no fp32 master weights\n"
-    "  --seconds X           least time that is measured (10)\n"
-    "  --phases              wait after each part of a step and print their times\n"
-    "  --json                end with a line of JSON\n";
-
 struct Options {
-  std::string model = "gpt2-124M";
-  std::int64_t batch = 64;
-  std::int64_t seq_len = 1024;
-  std::int64_t tokens_per_step = 524288;
-  std::string precision = "bf16";
-  std::string recompute = "none";
-  DeviceOptions device;
-  bool masters = true;
+  ModelOptions model;
+  bool no_masters = false;
   double seconds = 10;
   bool phases = false;
-  bool json = false;
 };
 
-Options parse(int argc, char** argv) {
-  Options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view name = argv[i];
-    if (name == "--no-tuning") {
-      o.device.tune_matmul = false;
-      continue;
-    }
-    if (name == "--no-masters") {
-      o.masters = false;
-      continue;
-    }
-    if (name == "--phases") {
-      o.phases = true;
-      continue;
-    }
-    if (name == "--json") {
-      o.json = true;
-      continue;
-    }
-    if (i + 1 == argc)
-      fail(ErrorKind::kConfig, "bench", "expected a value after ", name, "\n", kUsage);
-    const char* value = argv[++i];
-    if (name == "--model") {
-      o.model = value;
-    } else if (name == "--batch") {
-      o.batch = std::atoll(value);
-    } else if (name == "--seq-len") {
-      o.seq_len = std::atoll(value);
-    } else if (name == "--tokens-per-step") {
-      o.tokens_per_step = std::atoll(value);
-    } else if (name == "--precision") {
-      o.precision = value;
-    } else if (name == "--recompute") {
-      o.recompute = value;
-    } else if (name == "--attention") {
-      o.device.attention = value;
-    } else if (name == "--tuning-cache") {
-      o.device.tuning_cache = value;
-    } else if (name == "--seconds") {
-      o.seconds = std::atof(value);
-    } else {
-      fail(ErrorKind::kConfig, "bench", "unknown option ", name, "\n", kUsage);
-    }
-  }
-  return o;
-}
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+void add_options(cli::OptionParser& parser, Options& o) {
+  TrainConfig& config = o.model.config;
+  config.micro_batch = 64;
+  config.seq_len = 1024;
+  config.tokens_per_step = 524288;
+  o.model.add_to(parser, {"seq_len", "tokens_per_step", "recompute"});
+  parser.add("batch", config.micro_batch, "Sequences of a micro-batch.", {1, 1e6});
+  parser.add_flag("no-masters", o.no_masters, "bf16: no fp32 master weights.");
+  parser.add("seconds", o.seconds, "Least time that is measured.", {0, 1e6, true});
+  parser.add_flag("phases", o.phases, "Wait after each part of a step and print their times.");
 }
 
 /// Steps of one model on tokens drawn once.
 class Steps {
  public:
-  Steps(const Device& device, const ModelConfig& config, const Options& o)
-      : micro_steps_(o.tokens_per_step == 0 ? 1 : o.tokens_per_step / (o.batch * o.seq_len)),
-        nominal_(static_cast<double>(micro_steps_ * o.batch * o.seq_len)),
-        model_(device, config,
-               {.micro_batch = o.batch,
-                .seq_len = o.seq_len,
-                .dtype = o.precision == "bf16" ? DType::kBF16 : DType::kF32,
-                .recompute = recompute_from_name(o.recompute),
-                .tf32 = o.precision == "tf32"}),
-        optimizer_(model_.parameters(), {.weight_decay = 0.1f}, {.grad_clip = 1.0f}, o.masters),
+  /// o.model.config: with every value filled in.
+  Steps(const Device& device, const ModelConfig& model, const Options& o)
+      : nominal_(static_cast<double>(o.model.config.tokens_per_step)),
+        model_(device, model,
+               {.micro_batch = o.model.config.micro_batch,
+                .seq_len = o.model.config.seq_len,
+                .dtype = o.model.dtype(),
+                .recompute = recompute_from_name(o.model.config.recompute),
+                .tf32 = o.model.tf32()}),
+        optimizer_(model_.parameters(), {.weight_decay = 0.1f}, {.grad_clip = 1.0f}, !o.no_masters),
         readback_(device, sizeof(StepBlock)) {
     model_.allocate();
     model_.init(42);
     optimizer_.allocate(device);
     optimizer_.start(model_.stream());
     std::mt19937 draws(1);
-    std::uniform_int_distribution<std::int32_t> id(
-        0, static_cast<std::int32_t>(config.vocab_size - 1));
-    for (std::int64_t i = 0; i < micro_steps_; ++i) {
-      std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.batch * o.seq_len + 1));
+    std::uniform_int_distribution<std::int32_t> id(0,
+                                                   static_cast<std::int32_t>(model.vocab_size - 1));
+    const std::int64_t micro_tokens = o.model.config.micro_batch * o.model.config.seq_len;
+    for (std::int64_t i = 0; i < o.model.config.tokens_per_step; i += micro_tokens) {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(micro_tokens + 1));
       for (auto& token : tokens) token = id(draws);
       batches_.push_back(std::move(tokens));
     }
@@ -136,7 +72,7 @@ class Steps {
   void queue() {
     const float lr = step_ < 10 ? 1e-5f : 1e-4f;
     model_.begin_step({.lr = lr, .seed = 1, .step = step_++, .nominal_tokens = nominal_},
-                      static_cast<int>(micro_steps_));
+                      static_cast<int>(batches_.size()));
     for (const auto& tokens : batches_) {
       const std::span<const std::int32_t> all(tokens);
       timed(forward_, [&] { model_.forward(all.first(all.size() - 1), all.last(all.size() - 1)); });
@@ -164,14 +100,13 @@ class Steps {
  private:
   template <class Part>
   void timed(double& sum, const Part& part) {
-    const auto began = Clock::now();
+    const double began = now();
     part();
     if (!phases_) return;
     model_.stream().synchronize();
-    sum += seconds_since(began);
+    sum += now() - began;
   }
 
-  std::int64_t micro_steps_;
   double nominal_;
   Transformer model_;
   AdamW optimizer_;
@@ -182,18 +117,21 @@ class Steps {
   double forward_ = 0, backward_ = 0, update_ = 0;
 };
 
-void run(const Options& o, Clock::time_point began) {
-  const Device device = Device::open(o.device);
-  const std::size_t free_at_first = device.free_memory();
-  const ModelConfig config = ModelConfig::preset(o.model);
-  Steps steps(device, config, o);
-  std::printf("%s on %s, B=%d T=%d, %.0f tokens a step, %s, recompute %s\n", o.model.c_str(),
-              device.name().c_str(), static_cast<int>(o.batch), static_cast<int>(o.seq_len),
-              steps.tokens(), o.precision.c_str(), o.recompute.c_str());
+int run(Options& o, double began) {
+  TrainConfig& config = o.model.config;
+  const Device device = Device::open(o.model.device_options());
+  const auto free_at_first = static_cast<double>(device.free_memory());
+  const ModelConfig model = resolve(config, nullptr, nullptr);
+  Steps steps(device, model, o);
+  std::printf("%s, %d layers of width %d, on %s, B=%d T=%d, %.0f tokens a step, %s, recompute %s\n",
+              config.model.c_str(), static_cast<int>(config.n_layer),
+              static_cast<int>(config.n_embd), device.name().c_str(),
+              static_cast<int>(config.micro_batch), static_cast<int>(config.seq_len),
+              steps.tokens(), config.precision.c_str(), config.recompute.c_str());
   steps.queue();
   steps.start_readback();
   const StepBlock first = steps.read();
-  const double first_step = seconds_since(began);
+  const double first_step = now() - began;
   std::printf("step 1 | loss %.6f | norm %.4f | %.2f s after start\n", first.loss, first.grad_norm,
               first_step);
   std::fflush(stdout);
@@ -201,25 +139,25 @@ void run(const Options& o, Clock::time_point began) {
   steps.start_readback();
   steps.read();
 
-  const auto timing = Clock::now();
+  const double timing = now();
   int count = 0;
   StepBlock last = first;
-  for (double elapsed = 0; elapsed < o.seconds || count < 3; elapsed = seconds_since(timing)) {
+  for (double elapsed = 0; elapsed < o.seconds || count < 3; elapsed = now() - timing) {
     steps.queue();
     if (count > 0) last = steps.read();
     steps.start_readback();
     ++count;
   }
   last = steps.read();
-  const double step = seconds_since(timing) / count;
+  const double step = (now() - timing) / count;
   const double rate = steps.tokens() / step;
   const TransformerOptions& options = steps.model().options();
   const auto peak = device.peak_flops(options.dtype, options.tf32);
-  const double mfu = peak ? rate * config.flops_per_token(o.seq_len) / *peak : 0;
+  const double mfu = peak ? rate * model.flops_per_token(config.seq_len) / *peak : 0;
   const double planned =
       static_cast<double>(steps.model().arena().bytes() + steps.optimizer().arena().bytes() +
                           steps.model().stream().workspace_bytes());
-  const double used = static_cast<double>(free_at_first - device.free_memory());
+  const double used = free_at_first - static_cast<double>(device.free_memory());
   std::printf(
       "%d steps: %.2f ms a step, %.0f tok/s, MFU %s, planned %.2f GiB, device gave %.2f "
       "GiB, last loss %.4f\n",
@@ -230,22 +168,27 @@ void run(const Options& o, Clock::time_point began) {
     for (int i = 0; i < 3; ++i) steps.queue();
     steps.print_phases(3);
   }
-  if (o.json) {
+  if (o.model.json) {
     std::printf(
         "{\"median_ms\": %.3f, \"tokens_per_s\": %.1f, \"mfu\": %.4f, \"first_step_s\": %.3f, "
         "\"peak_memory_bytes\": %.0f, \"device_bytes\": %.0f, \"steps\": %d}\n",
         1e3 * step, rate, mfu, first_step, planned, used, count);
   }
+  return cli::kDone;
+}
+
+cli::Work prepare(int argc, char** argv) {
+  const double began = now();
+  Options options;
+  cli::OptionParser parser("train_step", "Times training steps on random tokens.");
+  add_options(parser, options);
+  if (!parser.parse(argc, argv)) return {};
+  return [options, began]() mutable { return run(options, began); };
 }
 
 }  // namespace
 }  // namespace llmc::bench
 
 int main(int argc, char** argv) {
-  try {
-    llmc::bench::run(llmc::bench::parse(argc, argv), std::chrono::steady_clock::now());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_step: %s\n", error.what());
-    return 1;
-  }
+  return llmc::cli::run_app("train_step", argv, [&] { return llmc::bench::prepare(argc, argv); });
 }

@@ -69,7 +69,7 @@ if(NOT ZLIB_FOUND)
   add_library(ZLIB::ZLIB ALIAS zlibstatic)
 endif()
 
-if(LLMC_BUILD_APPS)
+if(LLMC_BUILD_APPS OR LLMC_BUILD_BENCH)
   llmc_find_or_fetch(CLI11 2.1
     https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.1.tar.gz
     73b7ec52261ce8fe980a29df6b4ceb66243bb0b779451dbd3d014cfec9fdbb58)

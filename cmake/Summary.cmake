@@ -65,7 +65,7 @@ llmc_fetched_or_installed(how "${nlohmann_json_FOUND}" "${nlohmann_json_VERSION}
 llmc_summary_row("nlohmann/json" TRUE "${how}" "" "")
 llmc_fetched_or_installed(how "${ZLIB_FOUND}" "${ZLIB_VERSION_STRING}")
 llmc_summary_row("zlib" TRUE "${how}" "" "")
-if(LLMC_BUILD_APPS)
+if(LLMC_BUILD_APPS OR LLMC_BUILD_BENCH)
   llmc_fetched_or_installed(how "${CLI11_FOUND}" "${CLI11_VERSION}")
   llmc_summary_row("CLI11" TRUE "${how}" "" "")
 endif()

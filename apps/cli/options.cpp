@@ -41,6 +41,11 @@ std::string joined(const std::vector<std::string_view>& parts, std::string_view 
   return all;
 }
 
+// How --help shows what an option may be.
+std::string choice_of(const std::vector<std::string_view>& choices, const std::string& standard) {
+  return concat("[", joined(choices, "|"), "]", standard.empty() ? "" : "=", standard);
+}
+
 }  // namespace
 
 struct OptionParser::Impl {
@@ -69,6 +74,28 @@ struct OptionParser::Impl {
     });
     option->type_name(std::move(type))->expected(1)->allow_extra_args(false);
     return option;
+  }
+
+  // An option of the table, with its default in `defaults`. `take`: its name with dashes, its
+  // value.
+  void add_config_option(const ConfigOption& option, const TrainConfig& defaults,
+                         std::function<void(const std::string&, const std::string&)> take) {
+    std::string name(option.key);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const bool is_bool = std::holds_alternative<bool TrainConfig::*>(option.member);
+    CLI::Option* added = add_single(name, std::string(option.help), std::string(type_name(option)),
+                                    [take, is_bool, origin = "--" + name](const std::string& text) {
+                                      take(origin, is_bool && text.empty() ? "true" : text);
+                                    });
+    added->group(std::string(option.group));
+    const std::string standard = option_text(defaults, option);
+    if (is_bool) {
+      added->expected(0, 1)->type_name(concat("[true|false]=", standard));
+    } else if (!option.choices.empty()) {
+      added->type_name(choice_of(option.choices, standard));
+    } else if (!standard.empty()) {
+      added->default_str(standard);
+    }
   }
 
   void refuse_extras() const {
@@ -136,33 +163,41 @@ void OptionParser::add_list(std::string name, std::vector<std::string>& values, 
       ->expected(1, 1 << 20);
 }
 
+void OptionParser::add(std::string name, std::string& value, std::string help,
+                       std::vector<std::string_view> choices) {
+  const std::string type = choice_of(choices, value);
+  impl_->add_single(name, help, type, [&value, name, choices](const std::string& text) {
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      fail(ErrorKind::kConfig, "options", "--", name, ": expected one of ", joined(choices, ", "),
+           ", got '", text, "'");
+    }
+    value = text;
+  });
+}
+
 void OptionParser::add_config_options(std::vector<ConfigSetting>& settings,
                                       std::initializer_list<std::string_view> keys) {
   const TrainConfig defaults;
   for (const ConfigOption& option : config_options()) {
     const bool wanted = std::find(keys.begin(), keys.end(), option.key) != keys.end();
     if (keys.size() > 0 && !wanted) continue;
-    std::string name(option.key);
-    std::replace(name.begin(), name.end(), '_', '-');
-    const bool is_bool = std::holds_alternative<bool TrainConfig::*>(option.member);
-    const std::string origin = "--" + name;
-    CLI::Option* added =
-        impl_->add_single(name, std::string(option.help), std::string(type_name(option)),
-                          [&settings, &option, origin, is_bool](const std::string& text) {
-                            const std::string value = is_bool && text.empty() ? "true" : text;
-                            TrainConfig scratch;
-                            set_option(scratch, option, value);
-                            settings.push_back({&option, value, origin});
-                          });
-    added->group(std::string(option.group));
-    const std::string standard = option_text(defaults, option);
-    if (is_bool) {
-      added->expected(0, 1)->type_name(concat("[true|false]=", standard));
-    } else if (!option.choices.empty()) {
-      added->type_name(concat("[", joined(option.choices, "|"), "]=", standard));
-    } else if (!standard.empty()) {
-      added->default_str(standard);
-    }
+    impl_->add_config_option(
+        option, defaults, [&settings, &option](const std::string& origin, const std::string& text) {
+          TrainConfig scratch;
+          set_option(scratch, option, text);
+          settings.push_back({&option, text, origin});
+        });
+  }
+}
+
+void OptionParser::add_config_options(TrainConfig& config,
+                                      std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    const ConfigOption& option = find_option(key);
+    impl_->add_config_option(option, config,
+                             [&config, &option](const std::string&, const std::string& text) {
+                               set_option(config, option, text);
+                             });
   }
 }
 

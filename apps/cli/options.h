@@ -27,6 +27,9 @@ class OptionParser {
   void add(std::string name, std::string& value, std::string help);
   void add(std::string name, std::int64_t& value, std::string help, ConfigRange range);
   void add(std::string name, double& value, std::string help, ConfigRange range);
+  /// One of `choices`.
+  void add(std::string name, std::string& value, std::string help,
+           std::vector<std::string_view> choices);
   /// True when given.
   void add_flag(std::string name, bool& value, std::string help);
   /// One or more values.
@@ -34,6 +37,8 @@ class OptionParser {
   /// Every option of the table, or those with these keys; what is given is appended to `settings`.
   void add_config_options(std::vector<ConfigSetting>& settings,
                           std::initializer_list<std::string_view> keys = {});
+  /// The same for these keys, set in `config`, whose values are the defaults.
+  void add_config_options(TrainConfig& config, std::initializer_list<std::string_view> keys);
   /// An option that must be given.
   void require(std::string_view name);
 
