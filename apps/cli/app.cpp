@@ -58,7 +58,8 @@ int run_app(std::string_view name, char** argv, const std::function<Work()>& pre
     status_of_error = kFailed;
     const int status = work ? work() : kDone;
     std::cout.flush();
-    if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    const bool printed = std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    if (status == kDone && !printed) {
       std::cerr << name << ": cannot write to the standard output\n";
       return kFailed;
     }
@@ -66,7 +67,7 @@ int run_app(std::string_view name, char** argv, const std::function<Work()>& pre
   } catch (const std::exception& error) {
     std::cout.flush();
     std::cerr << name << ": " << printable(error.what()) << '\n';
-    return status_of_error;
+    return kind_of(error) == ErrorKind::kComm ? kFailed : status_of_error;
   }
 }
 

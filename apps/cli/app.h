@@ -19,7 +19,8 @@ using Work = std::function<int()>;
 
 /// The whole of an app: `prepare` reads options and opens files and returns the work, or an empty
 /// function when there is nothing to do. An error ends the app with one line on stderr, and with
-/// kBadInput or kFailed by where it arose. argv: main's.
+/// kBadInput where it arose in `prepare`, else with kFailed. Communication that fails is never a
+/// bad input: the same start may succeed later. argv: main's.
 int run_app(std::string_view name, char** argv, const std::function<Work()>& prepare);
 
 /// All of the standard input; an I/O error where it cannot be read.

@@ -1,9 +1,17 @@
 #pragma once
 
+#include <memory>
+#include <string_view>
+
 #include "llmc/comm/process_group.h"
 #include "llmc/train/training_run.h"
 
 namespace llmc::cli {
+
+/// ProcessGroup::join for the app of this name, which ends with a message and kFailed where join
+/// does not return a little after the deadline: MPI waits without end for a process that does not
+/// start it.
+std::shared_ptr<ProcessGroup> join(std::string_view app, const StartUp& options);
 
 /// Where this process computes.
 RankPlace place_of(const ProcessGroup& processes);

@@ -8,6 +8,7 @@
 
 #include "cli/app.h"
 #include "cli/options.h"
+#include "llmc/comm/process_group.h"
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
 #include "llmc/io/hf_model.h"
@@ -104,6 +105,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
   parser.require("checkpoint");
   parser.require("out");
   if (!parser.parse(argc, argv)) return {};
+  llmc::expect_one_process("convert");
 
   const std::string format = format_of(options);
   check_for_format(options, format);

@@ -173,7 +173,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
   }
   options->model.open();
   open_files(*options);
-  const auto processes = llmc::ProcessGroup::join();
+  const auto processes = llmc::cli::join("eval", {});
   llmc::cli::log_as_one(*processes);
   const auto model =
       options->model.load(options->micro_batch, options->seq_len, llmc::cli::place_of(*processes));

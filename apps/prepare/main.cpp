@@ -16,6 +16,7 @@
 #include "cli/console.h"
 #include "cli/options.h"
 #include "cli/signals.h"
+#include "llmc/comm/process_group.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/data/choices.h"
@@ -217,6 +218,7 @@ llmc::cli::Work plan_choices(const Options& options) {
 llmc::cli::Work plan(int argc, char** argv) {
   Options options;
   if (!parse(options, argc, argv)) return {};
+  llmc::expect_one_process("prepare");
   if (!options.choices.empty()) return plan_choices(options);
   const auto prepare = to_prepare_options(options);
   const std::shared_ptr<llmc::Tokenizer> tokenizer = llmc::load_tokenizer(options.tokenizer);

@@ -15,6 +15,7 @@
 #include "cli/app.h"
 #include "cli/model.h"
 #include "cli/options.h"
+#include "llmc/comm/process_group.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/infer/sampler.h"
@@ -193,6 +194,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
       "--max-new-tokens. The same seed gives the same text.");
   add_options(parser, *options);
   if (!parser.parse(argc, argv)) return {};
+  llmc::expect_one_process("sample");
   check_options(*options);
   options->model.open();
   const llmc::Tokenizer& tokenizer = options->model.need_tokenizer("text");

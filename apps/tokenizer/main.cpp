@@ -14,6 +14,7 @@
 
 #include "cli/app.h"
 #include "cli/options.h"
+#include "llmc/comm/process_group.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/data/prepare.h"
@@ -53,6 +54,7 @@ llmc::cli::Work plan_training(int argc, char** argv) {
   parser.require("input");
   parser.require("out-dir");
   if (!parser.parse(argc, argv)) return {};
+  llmc::expect_one_process("tokenizer");
   options.threads = static_cast<int>(threads);
   const auto trainer = std::make_shared<llmc::TokenizerTrainer>(options);
   inputs.format = llmc::parse_input_format(format);
@@ -119,6 +121,7 @@ llmc::cli::Work plan_filter(int argc, char** argv, bool encode) {
   parser.add("tokenizer", name, "byte, or a tokenizer's folder or file.");
   parser.require("tokenizer");
   if (!parser.parse(argc, argv)) return {};
+  llmc::expect_one_process("tokenizer");
   const std::shared_ptr<llmc::Tokenizer> tokenizer = llmc::load_tokenizer(name);
   return [=] { return encode ? encode_input(*tokenizer) : decode_input(*tokenizer); };
 }

@@ -105,12 +105,12 @@ Work prepare(int argc, char** argv) {
   llmc::TrainConfig asked;
   llmc::apply_settings(asked, settings);
   const auto process = std::make_shared<Process>();
-  process->group = llmc::ProcessGroup::join(llmc::start_up_options(asked));
+  process->group = llmc::cli::join("train", llmc::start_up_options(asked));
   llmc::cli::log_as_one(*process->group);
   try {
     return open(process, settings, name);
   } catch (const std::exception& error) {
-    process->group->give_up(error.what());
+    process->group->give_up(error);
     throw;
   }
 }

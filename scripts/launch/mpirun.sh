@@ -12,8 +12,10 @@ train. The run's folder is runs/CONFIG unless --out-dir says otherwise.
   --ranks N       processes (default: the host file's slots, else one for each GPU of this machine)
   --hosts FILE    host file of mpirun, with lines such as: node01 slots=8
   --retries N     after a failure go on from the newest checkpoint, at most N times (default 0)
-  --grace N       seconds that processes get for their last checkpoint at a signal (default 60)
+  --pause SECONDS before each of them (default 30)
   --dry-run       print the command and stop
+
+INT, TERM and HUP, sent to this script, stop the run with a checkpoint.
 
 Environment: LLMC_TRAIN, the program (default: build/cuda-nccl/apps/train, then build/cpu-mpi).
 LLMC_MPIRUN, mpirun and options for it, such as "mpirun --oversubscribe". The variables NCCL_*,
@@ -27,7 +29,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source-path=SCRIPTDIR source=settings.bash
 . "$root/scripts/launch/settings.bash"
 
-ranks='' hosts='' retries=0 grace=60 dry_run=false
+ranks='' hosts='' retries=0 pause=30 dry_run=false
 while [ $# -gt 0 ]; do
   case $1 in
     --ranks) ranks=${2-}; expect_count "$1" "$ranks"; shift 2 ;;
@@ -36,7 +38,7 @@ while [ $# -gt 0 ]; do
       [ -f "$hosts" ] || fail "--hosts: expected a file, got '$hosts'"
       shift 2 ;;
     --retries) retries=${2-}; expect_count "$1" "$retries"; shift 2 ;;
-    --grace) grace=${2-}; expect_count "$1" "$grace"; shift 2 ;;
+    --pause) pause=${2-}; expect_seconds "$1" "$pause"; shift 2 ;;
     --dry-run) dry_run=true; shift ;;
     --help | -h) usage; exit 0 ;;
     -*) fail "unknown option $1 (see --help)" ;;
@@ -66,14 +68,10 @@ case " $* " in
   *" --out"[-_]"dir"[\ =]*) ;;
   *) name=${config##*/}; command+=(--out-dir "runs/${name%.toml}") ;;
 esac
-command+=("$@")
-if [ "$retries" != 0 ]; then
-  command=("$root/scripts/launch/retry.sh" --retries "$retries" -- "${command[@]}")
-fi
-# Before and from version 5 of Open MPI.
-settings=("OMPI_MCA_odls_base_sigkill_timeout=$grace" "PRTE_MCA_odls_base_sigkill_timeout=$grace")
+command=("$root/scripts/launch/retry.sh" --retries "$retries" --pause "$pause" --pass-as USR1 --
+  "${command[@]}" "$@")
 if $dry_run; then
-  show env "NCCL_NVLS_ENABLE=$NCCL_NVLS_ENABLE" "${settings[@]}" "${command[@]}"
+  show env "NCCL_NVLS_ENABLE=$NCCL_NVLS_ENABLE" "${command[@]}"
   exit 0
 fi
-exec env "${settings[@]}" "${command[@]}"
+exec "${command[@]}"

@@ -4,20 +4,22 @@ set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: scripts/launch/retry.sh [--retries N] [--pause SECONDS] [--dry-run] -- COMMAND...
+usage: scripts/launch/retry.sh [OPTIONS] -- COMMAND...
 
 COMMAND starts train, by itself or through mpirun or srun, with an --out-dir. When it fails, it is
-run again with --resume auto, and without --overwrite, after a pause.
+run again after a pause: with --resume auto and without --overwrite once the run has begun, that is,
+has written config.toml to its folder; before that, as it was.
 
   --retries N      how many times at most (default 3)
   --pause SECONDS  before each of them (default 30)
+  --pass-as NAME   pass signals on as this one; for mpirun: USR1
   --dry-run        print the first command and the later ones, and stop
 
 It ends with the status of the last command: after success; after N retries; when a signal has
-stopped the run (130, 143), which then has a checkpoint; and when the first command ends with status
-2: it did not begin to train, so options, files or the start-up are wrong. INT, TERM and HUP are
-passed on once (HUP as TERM). To stop a run under mpirun, signal this script: mpirun itself ends
-with status 1 at a signal, as after a failure.
+stopped the run (129, 130, 138, 143), which then has a checkpoint; and when the first command ends
+with status 2: options or files are wrong. INT, TERM and HUP are passed on once (HUP as TERM). Open
+MPI's mpirun kills its processes a second after each of these, but not after USR1, which stops train
+just as well.
 END
 }
 
@@ -26,14 +28,15 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source-path=SCRIPTDIR source=settings.bash
 . "$root/scripts/launch/settings.bash"
 
-retries=3 pause=30 dry_run=false
+retries=3 pause=30 pass_as='' dry_run=false
 while [ $# -gt 0 ]; do
   case $1 in
-    --retries) retries=${2-}; expect_count "$1" "$retries"; shift 2 ;;
-    --pause)
-      pause=${2-}
-      [[ $pause =~ ^[0-9]+(\.[0-9]+)?$ ]] || fail "--pause: expected seconds, got '$pause'"
+    --retries) retries=${2-}; [ "$retries" = 0 ] || expect_count "$1" "$retries"; shift 2 ;;
+    --pass-as)
+      pass_as=${2-}
+      [[ $pass_as =~ ^[A-Z][A-Z0-9]*$ ]] || fail "--pass-as: expected a signal, got '$pass_as'"
       shift 2 ;;
+    --pause) pause=${2-}; expect_seconds "$1" "$pause"; shift 2 ;;
     --dry-run) dry_run=true; shift ;;
     --help | -h) usage; exit 0 ;;
     --) shift; break ;;
@@ -41,16 +44,18 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ $# -gt 0 ] || fail "expected a command after -- (see --help)"
-first=("$@") again=() has_folder=false has_resume=false
+first=("$@") again=() folder='' previous='' has_resume=false
 for word in "$@"; do
+  case $previous in --out[-_]dir) folder=$word ;; esac
+  previous=$word
   case $word in
     --overwrite | --overwrite=*) continue ;;
-    --out[-_]dir | --out[-_]dir=*) has_folder=true ;;
+    --out[-_]dir=*) folder=${word#*=} ;;
     --resume | --resume=*) has_resume=true ;;
   esac
   again+=("$word")
 done
-$has_folder || fail "expected --out-dir in the command, so that --resume auto finds the run"
+[ -n "$folder" ] || fail "expected --out-dir in the command, so that --resume auto finds the run"
 $has_resume || again+=(--resume auto)
 
 if $dry_run; then
@@ -62,7 +67,7 @@ fi
 child='' signalled=false heard=false
 pass_on() {
   signalled=true heard=true
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null || true
+  [ -z "$child" ] || kill -s "${pass_as:-$1}" "$child" 2>/dev/null || true
 }
 trap 'pass_on INT' INT
 trap 'pass_on TERM' TERM HUP
@@ -82,13 +87,16 @@ run() {
   child=''
 }
 
+# Which config.toml lies in the run's folder. Another run's must not be gone on with.
+described() { stat -c '%i %y' "$folder/config.toml" 2>/dev/null || true; }
+before=$(described)
+
 for ((attempt = 0; ; ++attempt)); do
-  if [ "$attempt" = 0 ]; then run "${first[@]}"; else run "${again[@]}"; fi
-  if [ "$status" = 0 ] || $signalled || [ "$status" = 130 ] || [ "$status" = 143 ]; then
-    exit "$status"
-  fi
+  if [ "$(described)" = "$before" ]; then run "${first[@]}"; else run "${again[@]}"; fi
+  case $status in 0 | 129 | 130 | 138 | 143) exit "$status" ;; esac
+  if $signalled || [ "$retries" = 0 ]; then exit "$status"; fi
   if [ "$attempt" = 0 ] && [ "$status" = 2 ]; then
-    echo "$script: status 2, before training began; not tried again" >&2
+    echo "$script: status 2: options or files are wrong; not tried again" >&2
     exit 2
   fi
   if [ "$attempt" = "$retries" ]; then

@@ -16,6 +16,10 @@ expect_count() {
   [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || fail "$1: expected a whole number from 1 on, got '$2'"
 }
 
+expect_seconds() {
+  [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || fail "$1: expected seconds, got '$2'"
+}
+
 # A configuration by its name in configs/ or by its path.
 find_config() {
   local root=$1 name=$2

@@ -17,6 +17,10 @@ std::shared_ptr<ProcessGroup> make_group(std::string_view method, Star star, con
       method, std::move(star), options.silence_s, std::move(session)));
 }
 
+Environment process_environment() {
+  return [](const char* name) { return std::getenv(name); };
+}
+
 /// A word of the list.
 bool has_word(std::string_view list, std::string_view word) {
   while (!list.empty()) {
@@ -69,13 +73,13 @@ ProcessGroup::Impl::Impl(std::string_view how, Star star, double silence_s,
       watch(std::move(star), silence_s) {}
 
 ProcessGroup::Impl::~Impl() {
-  if (std::uncaught_exceptions() > errors) watch.give_up("an error ended it");
+  if (std::uncaught_exceptions() > errors) watch.give_up("an error ended it", ErrorKind::kComm);
   watch.leave();
   if (session && watch.failed()) session->abandon();
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {
-  const Environment environment = [](const char* name) { return std::getenv(name); };
+  const Environment environment = process_environment();
   const Launched launched = read_launcher(environment);
   if (start_up_methods().empty()) refuse_other_ranks(launched, options);
   const StartUp start = resolve_start_up(options, launched, environment, has_mpi());
@@ -134,14 +138,21 @@ std::string ProcessGroup::share(std::string_view bytes) {
 void ProcessGroup::check() const {
   impl_->watch.check();
 }
-void ProcessGroup::give_up(std::string_view why) noexcept {
-  impl_->watch.give_up(why);
+void ProcessGroup::give_up(const std::exception& why) noexcept {
+  impl_->watch.give_up(why.what(), kind_of(why));
 }
 void ProcessGroup::count_call() {
   impl_->watch.count_call();
 }
 void ProcessGroup::on_failure(std::function<void()> call) {
   impl_->watch.on_failure(std::move(call));
+}
+
+void expect_one_process(std::string_view program) {
+  const Launched launched = read_launcher(process_environment());
+  if (launched.size <= 1) return;
+  fail(ErrorKind::kConfig, "comm", "expected one process, got ", launched.size, " started by ",
+       launched.by, "; ", program, " works in one: start it without ", launched.by);
 }
 
 int choose_gpu(const ProcessGroup& processes, int visible) {

@@ -18,7 +18,7 @@
 namespace llmc {
 namespace {
 
-constexpr std::string_view kProtocol = "llmc ranks 1";
+constexpr std::string_view kProtocol = "llmc ranks 2";
 constexpr std::size_t kChallengeBytes = 32;
 /// For a stranger to say something.
 constexpr double kAnswerSeconds = 3;

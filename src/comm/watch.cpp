@@ -119,7 +119,8 @@ void Watch::handle(Peer& peer, const Frame& frame) {
   Payload payload(frame.payload);
   if (frame.type == Frame::kFailed) {
     const int rank = static_cast<int>(payload.take_number());
-    set_failed(rank, payload.take_text(), rank_ == 0);
+    const std::string why = payload.take_text();
+    set_failed(rank, why, rank_ == 0, static_cast<ErrorKind>(payload.take_number()));
   } else if (frame.type == Frame::kLeft) {
     const int rank = static_cast<int>(payload.take_number());
     set_left(rank_ == 0 ? peer.rank : rank, payload.take_number());
@@ -163,17 +164,18 @@ void Watch::send_to_all(const Frame& frame) noexcept {
   for (Peer& peer : peers_) send(peer, frame);
 }
 
-void Watch::set_failed(int rank, std::string_view why, bool tell) {
+void Watch::set_failed(int rank, std::string_view why, bool tell, ErrorKind kind) {
   {
     const std::scoped_lock lock(mutex_);
     if (failed_rank_ >= 0) return;
     failed_rank_ = rank;
     why_ = why;
+    kind_ = kind;
     changed_.notify_all();
   }
   if (tell) {
     Payload payload;
-    payload.put(std::int64_t{rank}).put(why);
+    payload.put(std::int64_t{rank}).put(why).put(static_cast<std::int64_t>(kind));
     send_to_all({Frame::kFailed, payload.bytes()});
   }
   if (rank == rank_) return;
@@ -208,9 +210,9 @@ bool Watch::all_left() const {
 void Watch::throw_if_failed() const {
   if (failed_rank_ < 0) return;
   if (failed_rank_ == rank_) {
-    fail(ErrorKind::kComm, "comm", "this rank (", rank_, ") has given up: ", why_);
+    fail(kind_, "comm", "this rank (", rank_, ") has given up: ", why_);
   }
-  fail(ErrorKind::kComm, "comm", "rank ", failed_rank_, " ", why_, "; rank ", rank_,
+  fail(kind_, "comm", "rank ", failed_rank_, " ", why_, "; rank ", rank_,
        " cannot go on without it");
 }
 
@@ -243,10 +245,10 @@ bool Watch::failed() const {
   return failed_rank_ >= 0;
 }
 
-void Watch::give_up(std::string_view why) noexcept {
+void Watch::give_up(std::string_view why, ErrorKind kind) noexcept {
   try {
     // What goes wrong later is a consequence.
-    set_failed(rank_, concat("has given up: ", why.substr(0, 1000)), true);
+    set_failed(rank_, concat("has given up: ", why.substr(0, 1000)), true, kind);
   } catch (const std::exception&) {  // no memory: the closed connection tells the others
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/rendezvous.h"
+#include "llmc/core/error.h"
 
 namespace llmc {
 
@@ -28,7 +29,7 @@ class Watch {
   std::string share(std::string_view bytes);
   void check() const;
   bool failed() const;
-  void give_up(std::string_view why) noexcept;
+  void give_up(std::string_view why, ErrorKind kind) noexcept;
   void count_call();
   void on_failure(std::function<void()> call);
 
@@ -51,7 +52,7 @@ class Watch {
   void send(Peer& peer, const Frame& frame) noexcept;
   void send_to_all(const Frame& frame) noexcept;
   /// The first failure is the one that counts.
-  void set_failed(int rank, std::string_view why, bool tell);
+  void set_failed(int rank, std::string_view why, bool tell, ErrorKind kind = ErrorKind::kComm);
   void set_left(int rank, std::int64_t calls);
   /// A rank that has left and made fewer calls; −1: none. The mutex is held.
   int left_too_early() const;
@@ -68,6 +69,7 @@ class Watch {
   std::condition_variable changed_;
   int failed_rank_ = -1;
   std::string why_;
+  ErrorKind kind_ = ErrorKind::kComm;
   std::vector<std::int64_t> calls_at_leaving_;  // −1: still there
   std::int64_t calls_ = 0;
   bool nobody_left_ = false;  // told by rank 0

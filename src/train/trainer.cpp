@@ -136,7 +136,7 @@ StopEvent Trainer::run() {
   try {
     return run_steps();
   } catch (const std::exception& error) {
-    comm->give_up(error.what());
+    comm->give_up(error);
     throw;
   }
 }

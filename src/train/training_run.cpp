@@ -210,7 +210,7 @@ void TrainingRun::open() {
   try {
     set_up();
   } catch (const std::exception& error) {
-    comm_->give_up(error.what());
+    comm_->give_up(error);
     throw;
   }
 }

@@ -308,7 +308,7 @@ TEST_F(CliTest, DataOfAnotherTokenizerAreRefused) {
 
 TEST_F(CliTest, SignalsFinishTheStepAndSave) {
   prepare_data();
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     const Arguments arguments =
         tiny() + Arguments{"--max-steps", "100000", "--out-dir",          "run", "--overwrite",
                            "--val-every", "0",      "--checkpoint-every", "0"};
@@ -324,6 +324,30 @@ TEST_F(CliTest, SignalsFinishTheStepAndSave) {
     EXPECT_NO_THROW(reader.verify());
     EXPECT_EQ(static_cast<std::size_t>(reader.info().step), losses("run").size());
   }
+}
+
+TEST_F(CliTest, ProgramsThatWorkInOneProcessRefuseSeveral) {
+  prepare_data();
+  ASSERT_EQ(run("train", tiny() + Arguments{"--max-steps", "2", "--out-dir", "run"}).status, 0);
+  setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+  for (const char* rank : {"0", "1"}) {
+    setenv("OMPI_COMM_WORLD_RANK", rank, 1);
+    const auto refused = [&](const char* app, const Arguments& arguments) {
+      expect_refused(app, arguments, {"expected one process, got 2 started by mpirun", app});
+    };
+    refused("prepare", {"--corpus", "tales", "--bytes", "9000", "--out-dir", "twice"});
+    refused("sample", {"--checkpoint", "run", "--max-new-tokens", "5"});
+    refused("convert", {"--checkpoint", "run", "--out", "twice"});
+    refused("tokenizer", {"encode", "--tokenizer", "byte"});
+    refused("tokenizer", {"train", "--input", "data/tales_train.bin", "--out-dir", "twice"});
+    EXPECT_EQ(run("sample", {"--help"}).status, 0);
+  }
+  setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+  setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+  EXPECT_EQ(run("sample", {"--checkpoint", "run", "--max-new-tokens", "5"}).status, 0);
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  unsetenv("OMPI_COMM_WORLD_RANK");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "twice"));
 }
 
 TEST_F(CliTest, ASecondSignalQuitsAtOnce) {

@@ -104,6 +104,18 @@ TEST_F(MpiTrain, RanksTrainAsOneProcessAndGoOnWithOtherNumbers) {
   expect_close(curves("parts").train, curves("alone").train);
 }
 
+TEST_F(MpiTrain, AProcessThatDoesNotStartIsNotWaitedForForever) {
+  const Outcome outcome = Program(LLMC_MPIRUN,
+                                  Arguments{"-np", "1", app("train")} + options() +
+                                      Arguments{"--out-dir", "run", "--comm-deadline", "1", ":",
+                                                "-np", "1", "sleep", "100"},
+                                  folder_.path().string())
+                              .wait();
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("(comm_deadline = 1 s)"), std::string::npos) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
 TEST_F(MpiTrain, MixedConfigurationsAreRefusedByRankAndName) {
   const Arguments one = Arguments{"-np", "1", app("train")} + options() +
                         Arguments{"--max-steps", "5", "--out-dir", "run"};
@@ -111,27 +123,35 @@ TEST_F(MpiTrain, MixedConfigurationsAreRefusedByRankAndName) {
       Program(LLMC_MPIRUN, one + Arguments{"--lr", "0.001", ":"} + one + Arguments{"--lr", "0.002"},
               folder_.path().string())
           .wait();
-  EXPECT_NE(outcome.status, 0);
+  EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("lr: expected the same on all ranks"), std::string::npos)
       << outcome.err;
   EXPECT_NE(outcome.err.find("rank 1"), std::string::npos) << outcome.err;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "config.toml"));
 }
 
-TEST_F(MpiTrain, SignalsEndTheRunOfAllWithACheckpoint) {
-  // Few lines: from the signal on, mpirun does not read what its processes print, and they would
-  // wait for it. It always waits as long as this before it kills them.
-  setenv("OMPI_MCA_odls_base_sigkill_timeout", "5", 1);
+// What only rank 0 sees is no communication that fails on the others, which could be tried again.
+TEST_F(MpiTrain, AWrongOptionEndsAllAsSuch) {
+  ASSERT_EQ(train(1, {"--out-dir", "run", "--max-steps", "1"}).status, 0);
+  write_text(folder_ / "run/checkpoints/best.json", "{");
+  for (int i = 0; i < 3; ++i) {
+    const Outcome outcome = train(3, {"--out-dir", "run", "--max-steps", "2", "--resume", "auto"});
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_NE(outcome.err.find("best.json"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(MpiTrain, ASignalThatMpirunPassesOnEndsTheRunOfAllWithACheckpoint) {
   Program program(LLMC_MPIRUN,
                   Arguments{"-np", "2", app("train")} + options() +
                       Arguments{"--out-dir", "run", "--max-steps", "1000000", "--checkpoint-every",
                                 "0", "--val-every", "100", "--log-every", "0"},
                   folder_.path().string());
   ASSERT_TRUE(program.wait_for(" 100/1000000"));
-  program.send(SIGTERM);  // mpirun passes it on
+  program.send(SIGUSR1);
   const Outcome outcome = program.wait();
-  unsetenv("OMPI_MCA_odls_base_sigkill_timeout");
-  EXPECT_NE(outcome.status, 0);
+  EXPECT_EQ(outcome.status, 128 + SIGUSR1);
+  EXPECT_NE(outcome.out.find("(signal)"), std::string::npos) << outcome.out;
   const auto last = latest_checkpoint(folder_ / "run");
   ASSERT_TRUE(last) << outcome.out << outcome.err;
   verify_checkpoint(*last);
@@ -160,6 +180,68 @@ TEST_F(MpiTrain, AKilledRankEndsAllAndLeavesTheLastCheckpoint) {
       train(2, {"--out-dir", "run", "--resume", "auto", "--max-steps", concat(step + 3)});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(CheckpointReader(*latest_checkpoint(folder_ / "run")).info().step, step + 3);
+}
+
+class LaunchScript : public MpiTrain {
+ protected:
+  void SetUp() override {
+    MpiTrain::SetUp();
+    // Each rank says which process it is.
+    write_text(folder_ / "train.sh", concat("#!/bin/sh\necho $$ > pid.$OMPI_COMM_WORLD_RANK\nexec ",
+                                            app("train"), " \"$@\"\n"));
+    std::filesystem::permissions(folder_ / "train.sh", std::filesystem::perms::owner_all);
+    write_text(folder_ / "own.toml", "max_steps = 300\n");
+    setenv("LLMC_TRAIN", (folder_ / "train.sh").c_str(), 1);
+    setenv("LLMC_MPIRUN", LLMC_MPIRUN, 1);
+  }
+
+  Arguments script() const {
+    return Arguments{LLMC_LAUNCH_DIR "/mpirun.sh",
+                     "--ranks",
+                     "3",
+                     "--retries",
+                     "2",
+                     "--pause",
+                     "0.1",
+                     "own.toml"} +
+           options() +
+           Arguments{"--out-dir", "run", "--checkpoint-every", "50", "--val-every", "100"};
+  }
+};
+
+TEST_F(LaunchScript, GoesOnAfterAKilledRankAsIfNothingHadHappened) {
+  ASSERT_EQ(train(3, {"--config", "own.toml", "--out-dir", "whole", "--val-every", "100",
+                      "--checkpoint-every", "0"})
+                .status,
+            0);
+  Program program("/bin/bash", script(), folder_.path().string());
+  ASSERT_TRUE(program.wait_for("step_00000100"));
+  kill(static_cast<pid_t>(std::stol(read_text(folder_ / "pid.1"))), SIGKILL);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("rank 1 has ended"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("retry 1 of 2"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("resumed     after step "), std::string::npos) << outcome.out;
+  ASSERT_EQ(curves("run").train.size(), 300u);
+  for (std::size_t i = 0; i < 300; ++i) {
+    EXPECT_EQ(curves("run").train[i].loss, curves("whole").train[i].loss) << i;
+  }
+  EXPECT_EQ(curves("run").val.back().loss, curves("whole").val.back().loss);
+}
+
+TEST_F(LaunchScript, PassesASignalOnSoThatTheRunCanSave) {
+  Program program("/bin/bash", script() + Arguments{"--max-steps", "1000000"},
+                  folder_.path().string());
+  ASSERT_TRUE(program.wait_for("step_00000050"));
+  program.send(SIGTERM);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.status, 128 + SIGUSR1) << outcome.err;
+  EXPECT_NE(outcome.out.find("(signal)"), std::string::npos) << outcome.out;
+  const auto last = latest_checkpoint(folder_ / "run");
+  ASSERT_TRUE(last);
+  verify_checkpoint(*last);
+  EXPECT_EQ(CheckpointReader(*last).info().step,
+            static_cast<std::int64_t>(curves("run").train.size()));
 }
 
 }  // namespace

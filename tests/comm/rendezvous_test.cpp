@@ -105,7 +105,7 @@ TEST(TcpStart, ARankDoesNotTrustAHostThatDoesNotKnowTheToken) {
   const auto false_host = [&] {
     Socket socket = listener.accept(in_seconds(5));
     Payload hello;
-    hello.put("llmc ranks 1").put(std::string(32, 'c'));
+    hello.put("llmc ranks 2").put(std::string(32, 'c'));
     socket.send({Frame::kHello, hello.bytes()}, in_seconds(1));
     socket.receive(4096, in_seconds(5));
     Payload welcome;

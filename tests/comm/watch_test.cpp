@@ -50,16 +50,16 @@ TEST(Watch, ARankThatGivesUpIsNamedToAll) {
     std::atomic<int> called{0};
     watch.on_failure([&] { ++called; });
     if (rank == 2) {
-      watch.give_up("expected milk, got honey");
-      watch.give_up("a second reason");
-      expect_error(ErrorKind::kComm, "this rank (2)", [&] { watch.check(); });
+      watch.give_up("expected milk, got honey", ErrorKind::kInput);
+      watch.give_up("a second reason", ErrorKind::kComm);
+      expect_error(ErrorKind::kInput, "this rank (2)", [&] { watch.check(); });
       EXPECT_EQ(called, 0);
       return;
     }
     wait_for_failure(watch);
-    expect_error(ErrorKind::kComm, "rank 2 has given up: expected milk, got honey",
+    expect_error(ErrorKind::kInput, "rank 2 has given up: expected milk, got honey",
                  [&] { watch.check(); });
-    expect_error(ErrorKind::kComm, "rank 2", [&] { watch.count_call(); });
+    expect_error(ErrorKind::kInput, "rank 2", [&] { watch.count_call(); });
     while (called == 0) std::this_thread::yield();
     int late = 0;
     watch.on_failure([&] { ++late; });

@@ -88,8 +88,8 @@ class ThreadCommunicator : public Communicator {
     meeting_.wait();
   }
   void check() const override { meeting_.check_failed(); }
-  void give_up(std::string_view why) noexcept override {
-    meeting_.fail_rank(rank_, std::string(why));
+  void give_up(const std::exception& why) noexcept override {
+    meeting_.fail_rank(rank_, why.what());
   }
 
  private:
@@ -149,7 +149,6 @@ void run_thread_ranks(int ranks, const std::function<void(Communicator& comm)>& 
   std::mutex first_mutex;
   const auto run = [&](int rank) {
     ThreadCommunicator comm(meeting, rank);
-    std::string why = "an unknown exception";
     try {
       body(comm);
       meeting.leave(rank);
@@ -161,10 +160,10 @@ void run_thread_ranks(int ranks, const std::function<void(Communicator& comm)>& 
     try {
       std::rethrow_exception(first);
     } catch (const std::exception& error) {
-      why = error.what();
+      comm.give_up(error);
     } catch (...) {
+      comm.give_up(std::runtime_error("an unknown exception"));
     }
-    comm.give_up(why);
   };
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) threads.emplace_back(run, r);

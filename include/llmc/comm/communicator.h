@@ -50,12 +50,12 @@ class Communicator {
   virtual void group_begin() {}
   virtual void group_end() {}
 
-  /// Throws the comm error that says which other rank has failed, if one has. Collectives do so
-  /// too; this is for those who wait for results of earlier ones.
+  /// Throws the error that says which other rank has failed, if one has: see ProcessGroup::check.
+  /// Collectives do so too; this is for those who wait for results of earlier ones.
   virtual void check() const {}
   /// Tells the other ranks that this one gives up, so that none waits for it. Errors that pass
   /// through the owner of the Communicator do this by themselves, but cannot say why.
-  virtual void give_up(std::string_view /*why*/) noexcept {}
+  virtual void give_up(const std::exception& /*why*/) noexcept {}
 
  private:
   virtual void do_all_reduce(Stream& stream, const Tensor& values) = 0;

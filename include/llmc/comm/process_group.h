@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -65,10 +66,11 @@ class ProcessGroup {
   /// ignored. All ranks must call it.
   std::string share(std::string_view bytes);
 
-  /// Throws the comm error that says which rank has failed, if one has.
+  /// Throws the error that says which rank has failed, if one has: a comm error, or of the kind for
+  /// which that rank gave up, so that all ranks take a wrong option on one for what it is.
   void check() const;
   /// Tells the others that this rank gives up, and why.
-  void give_up(std::string_view why) noexcept;
+  void give_up(const std::exception& why) noexcept;
   /// To be called for every call that needs all ranks: checks, and notices where a rank has left
   /// that will not make it.
   void count_call();
@@ -81,6 +83,10 @@ class ProcessGroup {
  private:
   std::unique_ptr<Impl> impl_;
 };
+
+/// For a program that works in one process: throws a config error where a launcher has started it
+/// several times.
+void expect_one_process(std::string_view program);
 
 /// The number of the GPU for a rank, of those that the process sees: its own one where there are
 /// enough for the machine's ranks, the only one where the launcher has made the choice. Else a

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -27,6 +28,9 @@ class Error : public std::runtime_error {
  private:
   ErrorKind kind_;
 };
+
+/// The kind of an Error; kIo for what others throw, such as std::filesystem.
+ErrorKind kind_of(const std::exception& error) noexcept;
 
 /// Joins the parts as `operator<<` prints them.
 template <class... Parts>

@@ -54,7 +54,7 @@ class MpiCommunicator : public Communicator {
     wait_all();
   }
   void check() const override { processes_->check(); }
-  void give_up(std::string_view why) noexcept override { processes_->give_up(why); }
+  void give_up(const std::exception& why) noexcept override { processes_->give_up(why); }
 
  private:
   void do_all_reduce(Stream& stream, const Tensor& values) override {

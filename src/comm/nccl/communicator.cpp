@@ -86,7 +86,7 @@ class NcclCommunicator : public Communicator {
     ncclCommGetAsyncError(comm_, &status);
     check_nccl(status, "an exchange between ranks");
   }
-  void give_up(std::string_view why) noexcept override { processes_->give_up(why); }
+  void give_up(const std::exception& why) noexcept override { processes_->give_up(why); }
 
  private:
   void do_all_reduce(Stream& stream, const Tensor& values) override {
