@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
 #include "llmc/ops/linear.h"
+#include "train/ranks.h"
 
 namespace llmc {
 namespace {
@@ -97,7 +99,6 @@ Trainer::Trainer(const TrainConfig& config, Transformer& model, BatchSource& sou
       snapshot_(model.stream().device(), sizeof(StepBlock)) {
   batch_.inputs.reserve(static_cast<std::size_t>(source.B() * source.T()));
   batch_.targets.reserve(batch_.inputs.capacity());
-  optimizer.attach(model);
 }
 
 Trainer::~Trainer() = default;
@@ -157,6 +158,10 @@ StopEvent Trainer::run_steps() {
   }
   emit(start_event());
   warn_of_useless_options();
+  if (!std::exchange(attached_, true)) {
+    share_products();
+    optimizer_.attach(model_);
+  }
   if (step_ == 0 && config_.val_every > 0 && last_val_step_ != 0) validate();
   if (step_ == 0 && config_.eval_choices_every > 0 && last_choices_step_ != 0) ask_choices();
   while (step_ < total_steps_ && !stop_asked()) {
@@ -222,6 +227,35 @@ void Trainer::warn_of_useless_options() const {
     log(LogLevel::kWarning,
         concat("the learning rate never reaches lr: warmup_steps (", config_.warmup_steps,
                ") is not below the run's ", total_steps_, " steps"));
+  }
+}
+
+// The algorithms that rank 0 finds fastest are those of all ranks: their roundings differ. It has
+// to try a step of its own before the ranks exchange anything in the passes.
+void Trainer::share_products() {
+  Communicator* const comm = sharing().comm;
+  if (sharing().ranks() == 1 || !model_.stream().device().tunes_matmul()) return;
+  if (comm->rank() == 0) try_step();
+  const std::string choices =
+      text_of_rank_0(*comm, model_.stream(), matmul_choices(model_.stream()));
+  set_matmul_choices(model_.stream(), choices);
+}
+
+// Leaves nothing but gradients and sums, which the next step begins anew.
+void Trainer::try_step() {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(source_.B() * source_.T()));
+  constexpr std::size_t kStride = 7919;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int32_t>(i * kStride %
+                                       static_cast<std::size_t>(model_.config().vocab_size));
+  }
+  const int micro_steps = micro_steps_ > 1 ? 2 : 1;  // the first overwrites gradients, others add
+  model_.begin_step(
+      {.lr = 0, .seed = 0, .step = step_, .nominal_tokens = static_cast<double>(ids.size())},
+      micro_steps);
+  for (int i = 0; i < micro_steps; ++i) {
+    model_.forward(ids, ids, source_.B(), source_.T());
+    model_.backward();
   }
 }
 

@@ -66,10 +66,21 @@ class MpiTrain : public ::testing::Test {
             "--sample-every",    "0"};
   }
 
-  Outcome train(int ranks, const Arguments& more) {
-    if (ranks == 1) return Program(app("train"), options() + more, folder_.path().string()).wait();
-    return Program(LLMC_MPIRUN, Arguments{"-np", concat(ranks), app("train")} + options() + more,
-                   folder_.path().string())
+  /// train as mpirun is to start it `count` times of `all`: each process says in pid.RANK which it
+  /// is, and where there are fewer GPUs than ranks, they share, which NCCL takes for a mistake
+  /// unless each seems to be on a machine of its own.
+  static Arguments ranks(int count, int all) {
+    std::string start = "echo $$ > pid.$OMPI_COMM_WORLD_RANK; ";
+    if (const int gpus = visible_gpus(); gpus > 0 && gpus < all) {
+      start += concat("export NCCL_HOSTID=rank_$OMPI_COMM_WORLD_RANK CUDA_VISIBLE_DEVICES=",
+                      "$((OMPI_COMM_WORLD_RANK % ", gpus, ")); ");
+    }
+    return {"-np", concat(count), "sh", "-c", start + "exec \"$@\"", "sh", app("train")};
+  }
+
+  Outcome train(int count, const Arguments& more) {
+    if (count == 1) return Program(app("train"), options() + more, folder_.path().string()).wait();
+    return Program(LLMC_MPIRUN, ranks(count, count) + options() + more, folder_.path().string())
         .wait();
   }
 
@@ -90,9 +101,9 @@ TEST_F(MpiTrain, RanksTrainAsOneProcessAndGoOnWithOtherNumbers) {
   const Outcome alone = train(1, {"--out-dir", "alone", "--max-steps", "20", "--val-every", "5"});
   ASSERT_EQ(alone.status, 0) << alone.err;
   ASSERT_EQ(curves("alone").train.size(), 20u);
-  for (const int ranks : {2, 3}) {
+  for (const int count : {2, 3}) {
     const Outcome outcome =
-        train(ranks, {"--out-dir", "run", "--max-steps", "20", "--val-every", "5", "--overwrite"});
+        train(count, {"--out-dir", "run", "--max-steps", "20", "--val-every", "5", "--overwrite"});
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_EQ(outcome.err, "");
     expect_close(curves("run").train, curves("alone").train);
@@ -117,8 +128,7 @@ TEST_F(MpiTrain, AProcessThatDoesNotStartIsNotWaitedForForever) {
 }
 
 TEST_F(MpiTrain, MixedConfigurationsAreRefusedByRankAndName) {
-  const Arguments one = Arguments{"-np", "1", app("train")} + options() +
-                        Arguments{"--max-steps", "5", "--out-dir", "run"};
+  const Arguments one = ranks(1, 2) + options() + Arguments{"--max-steps", "5", "--out-dir", "run"};
   const Outcome outcome =
       Program(LLMC_MPIRUN, one + Arguments{"--lr", "0.001", ":"} + one + Arguments{"--lr", "0.002"},
               folder_.path().string())
@@ -143,7 +153,7 @@ TEST_F(MpiTrain, AWrongOptionEndsAllAsSuch) {
 
 TEST_F(MpiTrain, ASignalThatMpirunPassesOnEndsTheRunOfAllWithACheckpoint) {
   Program program(LLMC_MPIRUN,
-                  Arguments{"-np", "2", app("train")} + options() +
+                  ranks(2, 2) + options() +
                       Arguments{"--out-dir", "run", "--max-steps", "1000000", "--checkpoint-every",
                                 "0", "--val-every", "100", "--log-every", "0"},
                   folder_.path().string());
@@ -158,12 +168,8 @@ TEST_F(MpiTrain, ASignalThatMpirunPassesOnEndsTheRunOfAllWithACheckpoint) {
 }
 
 TEST_F(MpiTrain, AKilledRankEndsAllAndLeavesTheLastCheckpoint) {
-  // Each rank says which process it is.
-  const Arguments command{
-      "-np", "3",         "sh", "-c", "echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"$@\"",
-      "sh",  app("train")};
   Program program(LLMC_MPIRUN,
-                  command + options() +
+                  ranks(3, 3) + options() +
                       Arguments{"--out-dir", "run", "--max-steps", "1000000", "--checkpoint-every",
                                 "10", "--val-every", "0", "--log-every", "0"},
                   folder_.path().string());

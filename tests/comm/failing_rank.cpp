@@ -11,14 +11,16 @@
 
 #include "llmc/comm/communicator.h"
 #include "llmc/core/error.h"
+#include "support/rank_device.h"
 
 namespace {
 
 using namespace llmc;  // NOLINT: a program of its own
 
 void sum_until(std::string_view end, int failing) {
-  const Device device = Device::open({.threads = 1});
-  const auto comm = Communicator::open(device);
+  const auto processes = ProcessGroup::join();
+  const Device device = testing::open_rank_device(*processes);
+  const auto comm = Communicator::open(device, processes);
   Stream stream(device);
   const Buffer buffer(device, 40000);
   const Tensor values(buffer.data(), DType::kF32, {10000});
@@ -29,6 +31,7 @@ void sum_until(std::string_view end, int failing) {
       if (end == "leave") return;
     }
     comm->all_reduce(stream, values);
+    stream.synchronize();
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "llmc/core/error.h"
 #include "support/collective_checks.h"
@@ -18,7 +19,8 @@ TEST(Ranks, AreAsManyAsStarted) {
   const char* const started = std::getenv("OMPI_COMM_WORLD_SIZE");
   ASSERT_NE(started, nullptr);
   EXPECT_EQ(std::to_string(ranks().size()), started);
-  EXPECT_EQ(ranks().name(), ranks().size() == 1 ? "single" : "mpi");
+  const bool gpu = backend_name() == "cuda";
+  EXPECT_EQ(ranks().name(), ranks().size() == 1 ? "single" : gpu ? "nccl" : "mpi");
   ranks().check();
 }
 
@@ -30,18 +32,20 @@ TEST(Ranks, CollectivesFollowArithmetic) {
 TEST(Ranks, LargeSumsAreExchangedInPieces) {
   Stream stream(rank_device());
   const std::int64_t count = (std::int64_t{9} << 20) + 5;
-  Buffer buffer(rank_device(), static_cast<std::size_t>(count) * 4);
-  const Tensor values(buffer.data(), DType::kF32, {count});
-  auto* const data = values.data<float>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    data[i] = static_cast<float>(i % 1000 + ranks().rank());
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = static_cast<float>(static_cast<int>(i % 1000) + ranks().rank());
   }
+  const Buffer buffer(rank_device(), numbers.size() * sizeof numbers[0]);
+  const Tensor values(buffer.data(), DType::kF32, {count});
+  copy_from_host(stream, values, numbers.data());
   ranks().all_reduce(stream, values);
+  copy_to_host(stream, numbers.data(), values);
   const int size = ranks().size();
   std::int64_t wrong = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto want = static_cast<float>(i % 1000 * size + size * (size - 1) / 2);
-    if (data[i] != want) ++wrong;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const int first = static_cast<int>(i % 1000) * size;
+    if (numbers[i] != static_cast<float>(first + size * (size - 1) / 2)) ++wrong;
   }
   EXPECT_EQ(wrong, 0);
 }

@@ -54,12 +54,17 @@ inline void randomise(Stream& stream, const ParameterSet& parameters, std::uint3
   }
 }
 
-inline Transformer make_model(const ModelConfig& config, const TransformerOptions& options,
-                              int threads = 1, std::uint32_t seed = 1) {
-  Transformer model(Device::open({.threads = threads}), config, options);
+inline Transformer make_model(const Device& device, const ModelConfig& config,
+                              const TransformerOptions& options, std::uint32_t seed = 1) {
+  Transformer model(device, config, options);
   model.allocate();
   randomise(model.stream(), model.parameters(), seed);
   return model;
+}
+
+inline Transformer make_model(const ModelConfig& config, const TransformerOptions& options,
+                              int threads = 1, std::uint32_t seed = 1) {
+  return make_model(Device::open({.threads = threads}), config, options, seed);
 }
 
 /// All gradients, bucket by bucket with padding, in one vector.

@@ -11,7 +11,7 @@
 
 #include "llmc/core/error.h"
 #include "llmc/optim/adamw.h"
-#include "nn/tiny_model.h"
+#include "optim/shared_training.h"
 #include "support/allocation_counter.h"
 #include "support/temp_folder.h"
 #include "support/thread_ranks.h"
@@ -19,108 +19,19 @@
 namespace llmc {
 namespace {
 
+using testing::expect_close;
 using testing::expect_error;
-using testing::read_bytes;
+using testing::expect_same;
+using testing::kSharedConfig;
+using testing::kSharedRows;
+using testing::kSharedT;
+using testing::kSharedVocab;
 using testing::read_values;
 using testing::run_thread_ranks;
-
-constexpr std::int64_t kVocab = 97;
-constexpr std::int64_t kRows = 60;  // of the global batch: 1 to 5 ranks divide it
-constexpr std::int64_t kT = 9;
-// Nothing here divides anything: 3 heads of 13 channels, slices that cut through matrices.
-const ModelConfig kConfig = ModelConfig::gpt2(2, 3, 39, 24, kVocab);
-
-/// How a run is made, and what came of it.
-struct Setting {
-  int zero_stage = 1;
-  DType dtype = DType::kF32;
-  DType wire = DType::kF32;
-  int micro_steps = 1;
-  bool attached = true;
-};
-
-struct Outcome {
-  std::vector<float> losses, norms;
-  std::map<std::string, std::vector<char>> weights;
-  StepBlock block;
-};
-
-/// Two thirds of the first rows' targets do not count, so ranks count different numbers.
-testing::TokenBatch global_batch(std::int64_t step) {
-  auto batch = testing::random_batch(kVocab, kRows * kT, static_cast<std::uint32_t>(step), 7);
-  for (std::size_t i = 0; i < batch.targets.size() / 3; ++i) {
-    if (i % 3 != 0) batch.targets[i] = -1;
-  }
-  return batch;
-}
-
-/// One rank's model and optimizer.
-struct Rank {
-  Rank(Communicator* comm, const Setting& s)
-      : ranks(comm ? comm->size() : 1),
-        rank(comm ? comm->rank() : 0),
-        micro_steps(s.micro_steps),
-        model(testing::make_model(kConfig, {.micro_batch = kRows / ranks / micro_steps,
-                                            .seq_len = kT,
-                                            .dtype = s.dtype,
-                                            .ranks = ranks})),
-        optimizer(model.parameters(), {.weight_decay = 0.1f}, {.grad_clip = 1.0f}, true,
-                  {comm, s.zero_stage, s.wire}) {
-    optimizer.allocate(model.stream().device());
-    optimizer.start(model.stream());
-    if (s.attached) optimizer.attach(model);
-  }
-
-  void passes(std::int64_t step, std::int32_t stop = 0) {
-    const testing::TokenBatch batch = global_batch(step);
-    model.begin_step({.lr = 0.01f,
-                      .seed = 3,
-                      .step = step,
-                      .nominal_tokens = static_cast<double>(kRows * kT),
-                      .stop = stop},
-                     micro_steps);
-    const auto own = static_cast<std::size_t>(kRows * kT / ranks);
-    const std::size_t micro = own / static_cast<std::size_t>(micro_steps);
-    for (int i = 0; i < micro_steps; ++i) {
-      const std::size_t begin =
-          static_cast<std::size_t>(rank) * own + static_cast<std::size_t>(i) * micro;
-      model.forward(std::span(batch.tokens).subspan(begin, micro),
-                    std::span(batch.targets).subspan(begin, micro));
-      model.backward();
-    }
-  }
-
-  StepBlock step(std::int64_t index, std::int32_t stop = 0) {
-    passes(index, stop);
-    optimizer.step(model.stream(), model.step_block());
-    return model.read_step_block();
-  }
-
-  std::map<std::string, std::vector<char>> weights() {
-    optimizer.need_parameters(model.stream());
-    std::map<std::string, std::vector<char>> all;
-    for (const Parameter& p : model.parameters().table()) {
-      all[p.name] = read_bytes(model.stream(), model.parameters().value(p.name));
-    }
-    return all;
-  }
-
-  int ranks, rank, micro_steps;
-  Transformer model;
-  AdamW optimizer;
-};
-
-Outcome train(Communicator* comm, const Setting& setting, int steps) {
-  Rank rank(comm, setting);
-  Outcome outcome;
-  for (int i = 0; i < steps; ++i) {
-    outcome.block = rank.step(i);
-    outcome.losses.push_back(outcome.block.loss);
-    outcome.norms.push_back(outcome.block.grad_norm);
-  }
-  outcome.weights = rank.weights();
-  return outcome;
-}
+using testing::train;
+using Outcome = testing::SharedOutcome;
+using Rank = testing::SharedRank;
+using Setting = testing::SharedSetting;
 
 /// What each rank got.
 std::vector<Outcome> train_on(int ranks, const Setting& setting, int steps) {
@@ -129,20 +40,6 @@ std::vector<Outcome> train_on(int ranks, const Setting& setting, int steps) {
     outcomes[static_cast<std::size_t>(comm.rank())] = train(&comm, setting, steps);
   });
   return outcomes;
-}
-
-void expect_close(const std::vector<float>& got, const std::vector<float>& expected,
-                  float relative) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    EXPECT_NEAR(got[i], expected[i], relative * std::abs(expected[i])) << "step " << i;
-  }
-}
-
-void expect_same(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.norms, b.norms);
-  EXPECT_TRUE(a.weights == b.weights);
 }
 
 class Ranks : public ::testing::TestWithParam<int> {};
@@ -291,7 +188,8 @@ TEST(Sharing, StepsAllocateNothing) {
   SilentCommunicator comm;
   for (const int stage : {0, 1}) {
     Rank rank(&comm, {.zero_stage = stage, .wire = DType::kBF16});
-    const testing::TokenBatch batch = testing::random_batch(kVocab, kRows * kT / 2, 1);
+    const testing::TokenBatch batch =
+        testing::random_batch(kSharedVocab, kSharedRows * kSharedT / 2, 1);
     const auto step = [&] {
       rank.model.begin_step({.lr = 0.01f, .seed = 3, .step = 0, .nominal_tokens = 540});
       rank.model.forward(batch.tokens, batch.targets);
@@ -314,14 +212,14 @@ TEST(Sharing, ModelAndOptimizerMayEndInAnyOrder) {
   rank.reset();
   optimizer.step(model.stream(), model.step_block());
   { const AdamW last = std::move(optimizer); }
-  const testing::TokenBatch batch = testing::random_batch(kVocab, kT, 1);
-  EXPECT_GT(model.evaluate(batch.tokens, batch.targets, 1, kT).loss_sum, 0);
+  const testing::TokenBatch batch = testing::random_batch(kSharedVocab, kSharedT, 1);
+  EXPECT_GT(model.evaluate(batch.tokens, batch.targets, 1, kSharedT).loss_sum, 0);
 }
 
 TEST(Sharing, RefusesWhatDoesNotFit) {
   SilentCommunicator comm;
-  const Transformer one = testing::make_model(kConfig, {.seq_len = kT});
-  const Transformer two = testing::make_model(kConfig, {.seq_len = kT, .ranks = 2});
+  const Transformer one = testing::make_model(kSharedConfig, {.seq_len = kSharedT});
+  const Transformer two = testing::make_model(kSharedConfig, {.seq_len = kSharedT, .ranks = 2});
   const auto refuse = [&](const Transformer& model, const Sharing& sharing, const char* what) {
     expect_error(ErrorKind::kConfig, what,
                  [&] { AdamW(model.parameters(), {}, {}, true, sharing); });

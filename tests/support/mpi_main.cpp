@@ -7,6 +7,9 @@
 
 #include <iostream>
 
+#include "llmc/core/error.h"
+#include "support/rank_device.h"
+
 namespace llmc::testing {
 namespace {
 
@@ -37,14 +40,19 @@ const Device& rank_device() {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const auto processes = llmc::ProcessGroup::join({.deadline_s = 60});
-  const llmc::Device device = llmc::Device::open({.threads = 1});
-  const auto comm = llmc::Communicator::open(device, processes);
-  llmc::testing::the_ranks = comm.get();
-  llmc::testing::the_device = &device;
-  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-  if (comm->rank() != 0) {
-    delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new llmc::testing::FailuresOnly);
+  try {
+    const llmc::Device device = llmc::testing::open_rank_device(*processes);
+    const auto comm = llmc::Communicator::open(device, processes);
+    llmc::testing::the_ranks = comm.get();
+    llmc::testing::the_device = &device;
+    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+    if (comm->rank() != 0) {
+      delete listeners.Release(listeners.default_result_printer());
+      listeners.Append(new llmc::testing::FailuresOnly);
+    }
+    return RUN_ALL_TESTS();
+  } catch (const llmc::Error& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
   }
-  return RUN_ALL_TESTS();
 }

@@ -78,10 +78,11 @@ struct Recorder : EventSink {
 /// A tiny model with data and optimizer, ready for a Trainer.
 struct TinyRun {
   explicit TinyRun(const TrainConfig& c, const std::filesystem::path& data,
-                   DType dtype = DType::kF32, Communicator* comm = nullptr)
+                   DType dtype = DType::kF32, Communicator* comm = nullptr,
+                   const ModelConfig& size = ModelConfig::gpt2(2, 2, 16, 16, 61))
       : config(c),
         device(Device::open({1, "auto"})),
-        model(device, ModelConfig::gpt2(2, 2, 16, 16, 61), model_options(c, dtype, comm)),
+        model(device, size, model_options(c, dtype, comm)),
         source(glob_files(data.string()), loader_options(c)),
         optimizer(model.parameters(), {}, GuardOptions{1.0f, 0.0f, 0.0f}, true, {comm}) {
     model.allocate();

@@ -58,6 +58,8 @@ class Device {
   /// FLOP/s of matrix products of this type at most, dense; tf32: where f32 is rounded to it.
   /// Nothing on CPUs and for GPUs that are not known.
   std::optional<double> peak_flops(DType dtype, bool tf32 = false) const;
+  /// Whether choices between algorithms are timed (DeviceOptions::tune_matmul); not on CPUs.
+  bool tunes_matmul() const;
 
   struct Impl;
   const Impl& impl() const { return *impl_; }

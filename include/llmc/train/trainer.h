@@ -92,6 +92,8 @@ class Trainer {
   StopEvent run_steps();
   void hear_stop(const StepBlock& block);
   void warn_of_useless_options() const;
+  void share_products();
+  void try_step();
   void queue_step();
   void snapshot_step();
   void finish_pending();
@@ -132,6 +134,7 @@ class Trainer {
   Batch batch_;
   Readback snapshot_;  ///< the step block of the last queued step
   bool pending_ = false;
+  bool attached_ = false;  ///< the optimizer, to the model
 
   std::int64_t step_ = 0;  ///< queued
   std::int64_t updates_ = 0;

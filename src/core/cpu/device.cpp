@@ -138,6 +138,9 @@ std::size_t Device::free_memory() const {
 std::optional<double> Device::peak_flops(DType, bool) const {
   return std::nullopt;
 }
+bool Device::tunes_matmul() const {
+  return false;
+}
 
 Stream::Impl::Impl(const Device& d, bool products)
     : device(d),

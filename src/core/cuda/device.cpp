@@ -144,6 +144,9 @@ std::optional<double> Device::peak_flops(DType dtype, bool tf32) const {
   const double rate = dtype == DType::kBF16 ? peaks->bf16 : tf32 ? peaks->tf32 : peaks->fp32;
   return rate > 0 ? std::optional(rate) : std::nullopt;
 }
+bool Device::tunes_matmul() const {
+  return impl_->tune_matmul;
+}
 
 Stream::Impl::Impl(const Device& d, cudaStream_t wrapped, bool products)
     : device(d), stream(wrapped), owned(wrapped == nullptr) {
