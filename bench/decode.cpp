@@ -13,6 +13,7 @@
 #include "bench/timing.h"
 #include "cli/app.h"
 #include "cli/options.h"
+#include "llmc/comm/process_group.h"
 #include "llmc/infer/sampler.h"
 #include "llmc/io/model_loader.h"
 #include "llmc/nn/transformer.h"
@@ -95,7 +96,7 @@ int run(const Options& o) {
   } else {
     model.init(42);
   }
-  std::printf("%s, %d layers of width %d, on %s, B=%d, prompt %d, %s\n",
+  std::printf("%s, L=%d C=%d, on %s, B=%d, prompt %d, %s\n",
               loader ? o.checkpoint.c_str() : wanted.model.c_str(),
               static_cast<int>(config.n_layer), static_cast<int>(config.n_embd),
               device.name().c_str(), static_cast<int>(o.batch), static_cast<int>(o.prompt),
@@ -125,6 +126,7 @@ cli::Work prepare(int argc, char** argv) {
   cli::OptionParser parser("decode", "Times how fast rows of tokens grow together.");
   add_options(parser, options);
   if (!parser.parse(argc, argv)) return {};
+  expect_one_process("decode");
   return [options] { return run(options); };
 }
 

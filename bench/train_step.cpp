@@ -1,22 +1,27 @@
-// Whole training steps on either backend: tokens a second, the share of the device's peak, device
-// memory and the time to the first finished step, on random tokens. The host runs one step ahead,
-// as the Trainer does. side_by_side.py sets the result beside PyTorch's.
+// Whole training steps on either backend, of one process or of all that were started together:
+// tokens a second, the share of the devices' peak, memory and the time to the first finished step,
+// on random tokens; and how much of the exchange between processes goes on beside the passes.
+// side_by_side.py sets the result beside PyTorch's.
 
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <random>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/exchange_times.h"
 #include "bench/model_options.h"
 #include "bench/timing.h"
+#include "bench/training_steps.h"
 #include "cli/app.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "llmc/core/error.h"
-#include "llmc/nn/transformer.h"
-#include "llmc/optim/adamw.h"
 
 namespace llmc::bench {
 namespace {
@@ -26,164 +31,179 @@ struct Options {
   bool no_masters = false;
   double seconds = 10;
   bool phases = false;
+  bool exchange = false;
 };
 
-void add_options(cli::OptionParser& parser, Options& o) {
+bool parse(Options& o, int argc, char** argv) {
   TrainConfig& config = o.model.config;
   config.micro_batch = 64;
   config.seq_len = 1024;
   config.tokens_per_step = 524288;
-  o.model.add_to(parser, {"seq_len", "tokens_per_step", "recompute"});
+  cli::OptionParser parser("train_step", "Times training steps on random tokens.");
+  o.model.add_to(parser, {"seq_len", "tokens_per_step", "recompute", "zero_stage", "reduce_dtype"});
   parser.add("batch", config.micro_batch, "Sequences of a micro-batch.", {1, 1e6});
   parser.add_flag("no-masters", o.no_masters, "bf16: no fp32 master weights.");
-  parser.add("seconds", o.seconds, "Least time that is measured.", {0, 1e6, true});
+  parser.add("seconds", o.seconds, "Least time of each measurement.", {0, 1e6, true});
   parser.add_flag("phases", o.phases, "Wait after each part of a step and print their times.");
+  parser.add_flag("exchange", o.exchange,
+                  "Several processes: also time steps that exchange nothing and steps that "
+                  "exchange after the passes, and print how much the passes hide.");
+  if (!parser.parse(argc, argv)) return false;
+  config.master_weights = !o.no_masters;
+  return true;
 }
 
-/// Steps of one model on tokens drawn once.
-class Steps {
- public:
-  /// o.model.config: with every value filled in.
-  Steps(const Device& device, const ModelConfig& model, const Options& o)
-      : nominal_(static_cast<double>(o.model.config.tokens_per_step)),
-        model_(device, model,
-               {.micro_batch = o.model.config.micro_batch,
-                .seq_len = o.model.config.seq_len,
-                .dtype = o.model.dtype(),
-                .recompute = recompute_from_name(o.model.config.recompute),
-                .tf32 = o.model.tf32()}),
-        optimizer_(model_.parameters(), {.weight_decay = 0.1f}, {.grad_clip = 1.0f}, !o.no_masters),
-        readback_(device, sizeof(StepBlock)) {
-    model_.allocate();
-    model_.init(42);
-    optimizer_.allocate(device);
-    optimizer_.start(model_.stream());
-    std::mt19937 draws(1);
-    std::uniform_int_distribution<std::int32_t> id(0,
-                                                   static_cast<std::int32_t>(model.vocab_size - 1));
-    const std::int64_t micro_tokens = o.model.config.micro_batch * o.model.config.seq_len;
-    for (std::int64_t i = 0; i < o.model.config.tokens_per_step; i += micro_tokens) {
-      std::vector<std::int32_t> tokens(static_cast<std::size_t>(micro_tokens + 1));
-      for (auto& token : tokens) token = id(draws);
-      batches_.push_back(std::move(tokens));
-    }
-  }
-
-  void queue() {
-    const float lr = step_ < 10 ? 1e-5f : 1e-4f;
-    model_.begin_step({.lr = lr, .seed = 1, .step = step_++, .nominal_tokens = nominal_},
-                      static_cast<int>(batches_.size()));
-    for (const auto& tokens : batches_) {
-      const std::span<const std::int32_t> all(tokens);
-      timed(forward_, [&] { model_.forward(all.first(all.size() - 1), all.last(all.size() - 1)); });
-      timed(backward_, [&] { model_.backward(); });
-    }
-    timed(update_, [&] { optimizer_.step(model_.stream(), model_.step_block()); });
-  }
-  void start_readback() { readback_.start(model_.stream(), model_.step_block()); }
-  StepBlock read() {
-    StepBlock block;
-    std::memcpy(&block, readback_.wait(), sizeof block);
-    return block;
-  }
-
-  double tokens() const { return nominal_; }
-  Transformer& model() { return model_; }
-  const AdamW& optimizer() const { return optimizer_; }
-  /// Waits after each part from now on.
-  void time_phases() { phases_ = true; }
-  void print_phases(int steps) const {
-    std::printf("forward and head %.2f ms, backward %.2f ms, update %.2f ms a step\n",
-                1e3 * forward_ / steps, 1e3 * backward_ / steps, 1e3 * update_ / steps);
-  }
-
- private:
-  template <class Part>
-  void timed(double& sum, const Part& part) {
-    const double began = now();
-    part();
-    if (!phases_) return;
-    model_.stream().synchronize();
-    sum += now() - began;
-  }
-
-  double nominal_;
-  Transformer model_;
-  AdamW optimizer_;
-  Readback readback_;
-  std::vector<std::vector<std::int32_t>> batches_;
-  std::int64_t step_ = 0;
-  bool phases_ = false;
-  double forward_ = 0, backward_ = 0, update_ = 0;
+/// What all ranks together reach, and what one of them needs.
+struct Result {
+  StepBlock first;
+  double first_step_s = 0;
+  std::int64_t steps = 0;
+  double mean_s = 0, median_s = 0;
+  double tokens_per_s = 0;
+  std::optional<double> mfu;
+  double planned_bytes = 0, device_bytes = 0;
 };
 
-int run(Options& o, double began) {
-  TrainConfig& config = o.model.config;
-  const Device device = Device::open(o.model.device_options());
-  const auto free_at_first = static_cast<double>(device.free_memory());
-  const ModelConfig model = resolve(config, nullptr, nullptr);
-  Steps steps(device, model, o);
-  std::printf("%s, %d layers of width %d, on %s, B=%d T=%d, %.0f tokens a step, %s, recompute %s\n",
-              config.model.c_str(), static_cast<int>(config.n_layer),
-              static_cast<int>(config.n_embd), device.name().c_str(),
+void print_start(const Options& o, const Device& device, int ranks) {
+  const TrainConfig& config = o.model.config;
+  std::printf("%s, L=%d C=%d, on %s, ", config.model.c_str(), static_cast<int>(config.n_layer),
+              static_cast<int>(config.n_embd), device.name().c_str());
+  if (ranks > 1) {
+    std::printf("%d ranks, zero_stage %d, gradients exchanged in %s, ", ranks,
+                static_cast<int>(config.zero_stage), config.reduce_dtype.c_str());
+  }
+  std::printf("B=%d T=%d, %d tokens a step, %s, recompute %s\n",
               static_cast<int>(config.micro_batch), static_cast<int>(config.seq_len),
-              steps.tokens(), config.precision.c_str(), config.recompute.c_str());
-  steps.queue();
-  steps.start_readback();
-  const StepBlock first = steps.read();
-  const double first_step = now() - began;
-  std::printf("step 1 | loss %.6f | norm %.4f | %.2f s after start\n", first.loss, first.grad_norm,
-              first_step);
-  std::fflush(stdout);
-  for (int i = 0; i < 2; ++i) steps.queue();
-  steps.start_readback();
-  steps.read();
+              static_cast<int>(config.tokens_per_step), config.precision.c_str(),
+              config.recompute.c_str());
+}
 
-  const double timing = now();
-  int count = 0;
-  StepBlock last = first;
-  for (double elapsed = 0; elapsed < o.seconds || count < 3; elapsed = now() - timing) {
-    steps.queue();
-    if (count > 0) last = steps.read();
-    steps.start_readback();
-    ++count;
-  }
-  last = steps.read();
-  const double step = (now() - timing) / count;
-  const double rate = steps.tokens() / step;
-  const TransformerOptions& options = steps.model().options();
-  const auto peak = device.peak_flops(options.dtype, options.tf32);
-  const double mfu = peak ? rate * model.flops_per_token(config.seq_len) / *peak : 0;
-  const double planned =
-      static_cast<double>(steps.model().arena().bytes() + steps.optimizer().arena().bytes() +
-                          steps.model().stream().workspace_bytes());
-  const double used = free_at_first - static_cast<double>(device.free_memory());
+void print_first_step(const Result& result) {
+  std::printf("step 1 | loss %.6f | norm %.4f | %.2f s after start\n", result.first.loss,
+              result.first.grad_norm, result.first_step_s);
+  std::fflush(stdout);
+}
+
+void print_steps(const Result& result, const StepBlock& last, int ranks) {
+  const std::string mfu =
+      result.mfu ? concat(std::round(1000 * *result.mfu) / 10, "%") : std::string("n/a");
   std::printf(
-      "%d steps: %.2f ms a step, %.0f tok/s, MFU %s, planned %.2f GiB, device gave %.2f "
-      "GiB, last loss %.4f\n",
-      count, 1e3 * step, rate, peak ? concat(std::round(1000 * mfu) / 10, "%").c_str() : "n/a",
-      planned / 0x1p30, used / 0x1p30, last.loss);
-  if (o.phases) {
-    steps.time_phases();
-    for (int i = 0; i < 3; ++i) steps.queue();
-    steps.print_phases(3);
+      "%d steps: %.2f ms a step, %.0f tok/s, MFU %s, %splanned %.2f GiB, device gave %.2f GiB, "
+      "last loss %.4f\n",
+      static_cast<int>(result.steps), 1e3 * result.mean_s, result.tokens_per_s, mfu.c_str(),
+      ranks > 1 ? "each rank: " : "", result.planned_bytes / 0x1p30, result.device_bytes / 0x1p30,
+      last.loss);
+  std::fflush(stdout);
+}
+
+void print_exchange(const ExchangeTimes& times) {
+  std::printf(
+      "exchange, medians of %d steps or more: alone %.3f ms, after the passes %.3f ms, "
+      "beside them %.3f ms\n",
+      static_cast<int>(times.steps), 1e3 * times.alone, 1e3 * times.after, 1e3 * times.beside);
+  std::printf("each rank sends %.1f MB a step", 1e-6 * times.bytes);
+  if (times.taken() <= 0) {
+    std::printf(" in less time than could be told from none\n");
+    return;
   }
-  if (o.model.json) {
+  std::printf(" in %.3f ms (bus bandwidth %.2f GB/s), of which %.3f ms still show: %.1f%% hidden\n",
+              1e3 * times.taken(), 1e-9 * times.bytes / times.taken(), 1e3 * times.shown(),
+              100 * times.hidden_share());
+}
+
+void print_json(const Result& result, const std::optional<ExchangeTimes>& times, int ranks) {
+  std::printf(
+      "{\"median_ms\": %.3f, \"tokens_per_s\": %.1f, \"mfu\": %.4f, "
+      "\"first_step_s\": %.3f, \"peak_memory_bytes\": %.0f, \"device_bytes\": %.0f, "
+      "\"steps\": %d, \"ranks\": %d",
+      1e3 * result.median_s, result.tokens_per_s, result.mfu.value_or(0), result.first_step_s,
+      result.planned_bytes, result.device_bytes, static_cast<int>(result.steps), ranks);
+  if (times) {
     std::printf(
-        "{\"median_ms\": %.3f, \"tokens_per_s\": %.1f, \"mfu\": %.4f, \"first_step_s\": %.3f, "
-        "\"peak_memory_bytes\": %.0f, \"device_bytes\": %.0f, \"steps\": %d}\n",
-        1e3 * step, rate, mfu, first_step, planned, used, count);
+        ", \"alone_ms\": %.4f, \"after_ms\": %.4f, \"beside_ms\": %.4f, "
+        "\"exchanged_bytes\": %.0f",
+        1e3 * times->alone, 1e3 * times->after, 1e3 * times->beside, times->bytes);
   }
-  return cli::kDone;
+  std::printf("}\n");
+}
+
+void measure(Result& result, TrainingSteps& steps, const Options& o) {
+  const std::vector<double> seconds = steps.measure(o.seconds);
+  result.steps = std::ssize(seconds);
+  result.mean_s =
+      std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(result.steps);
+  result.median_s = median(seconds);
+  result.tokens_per_s = steps.tokens_per_step() / result.mean_s;
+  const Transformer& model = steps.model();
+  const Device& device = model.stream().device();
+  if (const auto peak = device.peak_flops(o.model.dtype(), o.model.tf32())) {
+    result.mfu = result.tokens_per_s * model.config().flops_per_token(model.options().seq_len) /
+                 (model.options().ranks * *peak);
+  }
+  result.planned_bytes = static_cast<double>(
+      model.arena().bytes() + steps.optimizer().arena().bytes() + model.stream().workspace_bytes());
+}
+
+void run(Options o, const std::shared_ptr<ProcessGroup>& group, double began) {
+  const int ranks = group->size();
+  const bool prints = group->rank() == 0;
+  if (o.exchange && ranks == 1) {
+    fail(ErrorKind::kConfig, "bench", "--exchange: expected several processes, got one");
+  }
+  const ModelConfig model = resolve(o.model.config, nullptr, nullptr, ranks);
+  const RankPlace place = cli::place_of(*group);
+  const Device device = Device::open(o.model.device_options(place));
+  // Ranks that compute on one machine's processors share its memory: the others take none before
+  // rank 0 has looked.
+  const auto free_at_first = static_cast<double>(device.free_memory());
+  const int ranks_on_device = backend_name() == "cpu" ? place.local_ranks : 1;
+  group->share("");
+  std::unique_ptr<Communicator> comm;
+  if (ranks > 1) comm = Communicator::open(device, group);
+
+  TrainingSteps steps(device, *group, model, o.model);
+  steps.start_optimizer(comm.get(), ExchangeTime::kBesidePasses);
+  if (prints) print_start(o, device, ranks);
+  Result result;
+  steps.take(1);
+  result.first = steps.last();
+  result.first_step_s = now() - began;
+  if (prints) print_first_step(result);
+  steps.take(2);
+
+  measure(result, steps, o);
+  result.device_bytes =
+      (free_at_first - static_cast<double>(device.free_memory())) / ranks_on_device;
+  if (prints) print_steps(result, steps.last(), ranks);
+
+  if (o.phases) {
+    const TrainingSteps::Phases phases = steps.measure_phases(3);
+    if (prints) {
+      std::printf("forward and head %.2f ms, backward %.2f ms, update %.2f ms a step\n",
+                  1e3 * phases.forward, 1e3 * phases.backward, 1e3 * phases.update);
+    }
+  }
+  std::optional<ExchangeTimes> times;
+  if (o.exchange) times = time_exchange(steps, *comm, o.seconds);
+  if (prints && times) print_exchange(*times);
+  if (prints && o.model.json) print_json(result, times, ranks);
 }
 
 cli::Work prepare(int argc, char** argv) {
   const double began = now();
   Options options;
-  cli::OptionParser parser("train_step", "Times training steps on random tokens.");
-  add_options(parser, options);
-  if (!parser.parse(argc, argv)) return {};
-  return [options, began]() mutable { return run(options, began); };
+  if (!parse(options, argc, argv)) return {};
+  const std::shared_ptr<ProcessGroup> group = cli::join("train_step", {});
+  cli::log_as_one(*group);
+  return [options, group, began] {
+    try {
+      run(options, group, began);
+    } catch (const std::exception& error) {
+      group->give_up(error);
+      throw;
+    }
+    return cli::kDone;
+  };
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+#include "bench/exchange_times.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include "bench/timing.h"
+
+namespace llmc::bench {
+namespace {
+
+/// Ranks that exchange nothing: each goes on with what it has.
+class SilentRanks : public Communicator {
+ public:
+  SilentRanks(int rank, int size) : rank_(rank), size_(size) {}
+  std::string_view name() const override { return "silent"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void barrier(Stream& stream) override { stream.synchronize(); }
+
+ private:
+  void do_all_reduce(Stream&, const Tensor&) override {}
+  void do_reduce_scatter(Stream&, const Tensor&, const Tensor&) override {}
+  void do_all_gather(Stream&, const Tensor&, const Tensor&) override {}
+  void do_broadcast(Stream&, const Tensor&, int) override {}
+
+  int rank_, size_;
+};
+
+double largest_of_ranks(Communicator& comm, Stream& stream, double value) {
+  constexpr std::int64_t kBytes = sizeof value;
+  std::vector<double> values(static_cast<std::size_t>(comm.size()));
+  const Buffer memory(stream.device(), values.size() * sizeof value);
+  const Tensor all(memory.data(), DType::kU8, {kBytes * comm.size()});
+  const Tensor own = all.flat(kBytes * comm.rank(), kBytes);
+  copy_from_host(stream, own, &value);
+  comm.all_gather(stream, all, own);
+  copy_to_host(stream, values.data(), all);
+  return *std::max_element(values.begin(), values.end());
+}
+
+/// A reduce-scatter of the gradients and an all-gather: with ZeRO-1 of the parameters, else of the
+/// gradients. Each moves all ranks' slices but the own one.
+double bytes_sent(const ParameterSet& parameters, const Sharing& sharing) {
+  const std::size_t gathered = size_of(sharing.sliced() ? parameters.dtype() : sharing.wire);
+  double elements = 0;
+  for (const Bucket& bucket : parameters.buckets()) elements += static_cast<double>(bucket.size);
+  const double others = static_cast<double>(sharing.ranks() - 1) / sharing.ranks();
+  return elements * static_cast<double>(size_of(sharing.wire) + gathered) * others;
+}
+
+}  // namespace
+
+ExchangeTimes time_exchange(TrainingSteps& steps, Communicator& comm, double seconds) {
+  constexpr int kRounds = 2;  // so that a drift of the machine's speed meets all three
+  SilentRanks silent(comm.rank(), comm.size());
+  const struct {
+    Communicator* comm;
+    ExchangeTime when;
+    double ExchangeTimes::*median;
+  } ways[] = {{&silent, ExchangeTime::kBesidePasses, &ExchangeTimes::alone},
+              {&comm, ExchangeTime::kAfterPasses, &ExchangeTimes::after},
+              {&comm, ExchangeTime::kBesidePasses, &ExchangeTimes::beside}};
+  std::vector<double> taken[std::size(ways)];
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < std::size(ways); ++i) {
+      steps.start_optimizer(ways[i].comm, ways[i].when);
+      steps.take(2);
+      const std::vector<double> some = steps.measure(seconds / kRounds);
+      taken[i].insert(taken[i].end(), some.begin(), some.end());
+    }
+  }
+  ExchangeTimes times;
+  times.bytes = bytes_sent(steps.model().parameters(), steps.optimizer().sharing());
+  times.steps = std::ssize(taken[0]);
+  Stream& stream = steps.model().stream();
+  for (std::size_t i = 0; i < std::size(ways); ++i) {
+    times.steps = std::min(times.steps, std::ssize(taken[i]));
+    times.*ways[i].median = largest_of_ranks(comm, stream, median(taken[i]));
+  }
+  return times;
+}
+
+}  // namespace llmc::bench
