@@ -66,7 +66,8 @@ int run_app(std::string_view name, char** argv, const std::function<Work()>& pre
     return status;
   } catch (const std::exception& error) {
     std::cout.flush();
-    std::cerr << name << ": " << printable(error.what()) << '\n';
+    // At once: other ranks may print to the same place.
+    std::cerr << concat(name, ": ", printable(error.what()), "\n");
     return kind_of(error) == ErrorKind::kComm ? kFailed : status_of_error;
   }
 }

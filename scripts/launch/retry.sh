@@ -17,9 +17,9 @@ has written config.toml to its folder; before that, as it was.
 
 It ends with the status of the last command: after success; after N retries; when a signal has
 stopped the run (129, 130, 138, 143), which then has a checkpoint; and when the first command ends
-with status 2: options or files are wrong. INT, TERM and HUP are passed on once (HUP as TERM). Open
-MPI's mpirun kills its processes a second after each of these, but not after USR1, which stops train
-just as well.
+with status 2: options, files or devices are wrong. INT, TERM and HUP are passed on once (HUP as
+TERM). Open MPI's mpirun kills its processes a second after each of these, but not after USR1, which
+stops train just as well.
 END
 }
 
@@ -96,7 +96,7 @@ for ((attempt = 0; ; ++attempt)); do
   case $status in 0 | 129 | 130 | 138 | 143) exit "$status" ;; esac
   if $signalled || [ "$retries" = 0 ]; then exit "$status"; fi
   if [ "$attempt" = 0 ] && [ "$status" = 2 ]; then
-    echo "$script: status 2: options or files are wrong; not tried again" >&2
+    echo "$script: status 2: options, files or devices are wrong; not tried again" >&2
     exit 2
   fi
   if [ "$attempt" = "$retries" ]; then

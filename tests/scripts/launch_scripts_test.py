@@ -274,7 +274,7 @@ class Retry(LaunchTest):
 
     def test_does_not_repeat_what_cannot_work(self):
         self.plan(2, 0)
-        self.fails("options or files are wrong", "retry.sh", *self.WORDS, self.record, "--out-dir", "a")
+        self.fails("options, files or devices are wrong", "retry.sh", *self.WORDS, self.record, "--out-dir", "a")
         self.assertEqual(len(self.calls()), 1)
 
     def test_a_stopped_run_stays_stopped(self):
