@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "bench/model_options.h"
@@ -49,6 +50,10 @@ class TrainingSteps {
   const AdamW& optimizer() const { return *optimizer_; }
 
  private:
+  /// Gives all ranks the matrix products that rank 0 times before anything is exchanged, as the
+  /// Trainer does: beside an exchange, others could seem faster.
+  void share_products();
+  void forward(std::span<const std::int32_t> tokens);
   void queue();
   template <class Part>
   void timed(double Phases::*sum, const Part& part);
