@@ -82,8 +82,12 @@ void CausalSelfAttention::backward(const LayerContext& context, const Tensor& di
   proj_.backward_input(context, dheads, dout);
   attention_backward(context.stream, dqkv, dheads, qkv(context, in), heads(context, in),
                      lse(context, in), context.activations.get(scratch_), sizes_.n_kv_head, scale_);
-  qkv_.backward_weight(context, dqkv, in);
   qkv_.backward_input(context, din, dqkv);
+}
+
+void CausalSelfAttention::backward_qkv(const LayerContext& context, const Tensor& in) const {
+  const Tensor dqkv = context.activations.get(dqkv_, qkv(context, in).shape());
+  qkv_.backward_weight(context, dqkv, in);
 }
 
 void CausalSelfAttention::decode(const LayerContext& context, const Tensor& out, const Tensor& in,

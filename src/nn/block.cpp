@@ -108,4 +108,9 @@ void Block::backward(const LayerContext& context, const Tensor& dresidual) const
   ln1_.backward(context, dresidual, dnorm, x1, true);
 }
 
+void Block::backward_qkv(const LayerContext& context, std::int64_t batch,
+                         std::int64_t tokens) const {
+  attn_.backward_qkv(context, context.activations.get(norm1_, {batch, tokens, channels_}));
+}
+
 }  // namespace llmc

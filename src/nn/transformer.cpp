@@ -181,10 +181,13 @@ void Transformer::Impl::backward_pass(const Sizes& s) {
     const TraceRange block_trace("block backward");
     needed(i);
     blocks[i - 1].backward(ctx, dx);
+    if (i == 1) {  // before the last product, so that this can hide their exchange
+      embedding->backward(ctx, dx, get(tokens, s));
+      ready(0, final);
+    }
+    blocks[i - 1].backward_qkv(ctx, s.batch, s.tokens);
     ready(i, final);
   }
-  embedding->backward(ctx, dx, get(tokens, s));
-  ready(0, final);
 }
 
 /// Runs a pass, or what was recorded of one like it. Hooks must be called each time.

@@ -75,6 +75,7 @@ class Assembled {
       norm_.backward(ctx, get(grad_), get(grad2_), get(x_), false);
       zero(stream, parameters.gradient("in.wte"));
       embedding_.backward(ctx, get(grad_), get(tokens_));
+      attention_.backward_qkv(ctx, get(normed_));
     }
     StepBlock sums{};
     copy_to_host(stream, &sums, get(step_));

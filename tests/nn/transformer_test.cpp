@@ -204,7 +204,7 @@ TEST(Transformer, Hooks) {
   EXPECT_TRUE(ready.empty());  // the first of two micro-steps
   model.forward(batch.tokens, batch.targets);
   model.backward();
-  EXPECT_EQ(ready, (std::vector<int>{3, 2, 1, 0}));
+  EXPECT_EQ(ready, (std::vector<int>{3, 2, 0, 1}));
   for (std::size_t b = 0; b < 4; ++b) {
     EXPECT_EQ(testing::read_values(model.stream(), model.parameters().bucket_gradients(b)),
               final_gradients[b]);

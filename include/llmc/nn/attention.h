@@ -34,9 +34,12 @@ class CausalSelfAttention {
 
   /// out, in: (B, T, C).
   void forward(const LayerContext& context, const Tensor& out, const Tensor& in) const;
-  /// din, dout, in: (B, T, C); din may be dout.
+  /// All gradients but those of qkv's parameters. din, dout, in: (B, T, C); din may be dout.
   void backward(const LayerContext& context, const Tensor& din, const Tensor& dout,
                 const Tensor& in) const;
+  /// The gradients of qkv's parameters, from what `backward` has left in shared memory: comes
+  /// before the backward of any other attention or Mlp. in: (B, T, C), as in `backward`.
+  void backward_qkv(const LayerContext& context, const Tensor& in) const;
   /// forward without the projection: writes what backward reads.
   void recompute(const LayerContext& context, const Tensor& in) const;
   /// forward for T new tokens after those in the cache, which are added to it; one of each row

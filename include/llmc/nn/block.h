@@ -31,8 +31,12 @@ class Block {
 
   /// The result's pending part lies in memory that the next block overwrites.
   Residual forward(const LayerContext& context, const Residual& in) const;
-  /// dresidual: (B, T, C), gradient of the block's output, becomes that of its input.
+  /// All gradients but those that `backward_qkv` computes afterwards. dresidual: (B, T, C),
+  /// gradient of the block's output, becomes that of its input.
   void backward(const LayerContext& context, const Tensor& dresidual) const;
+  /// The gradients of the attention's qkv parameters: work that the gradient of the block's input
+  /// need not wait for. Comes before another block's backward, for the same B and T.
+  void backward_qkv(const LayerContext& context, std::int64_t batch, std::int64_t tokens) const;
   /// forward for T new tokens after those in the cache, which are added to it.
   Residual decode(const LayerContext& context, const Residual& in, const KvCacheLayer& cache) const;
 

@@ -124,7 +124,9 @@ class Transformer {
   /// Before every stretch of reads of a bucket's parameters: 0, 1 … L, L + 1, 0 (head) in forward,
   /// evaluate, logits and decode; L + 1, L … 1 in backward.
   void on_bucket_needed(std::function<void(std::size_t bucket)> hook);
-  /// When a bucket's gradients are final: in the last micro-step's backward, L + 1, L … 0.
+  /// When a bucket's gradients are final, in the last micro-step's backward: L + 1, L … 2, 0, 1.
+  /// The first block's are last, so that one of its products can go on beside the embeddings'
+  /// exchange.
   void on_bucket_ready(std::function<void(std::size_t bucket)> hook);
 
  private:
