@@ -20,8 +20,9 @@ bool holds_run(const fs::path& folder) {
 }
 
 void clear_run(const fs::path& folder) {
+  // As long as config.toml is the old one, a script may take this for not begun, and begin again.
   for (const char* name :
-       {"config.toml", "log.jsonl", "main.log", "loss.svg", kTokenizerFolder, "checkpoints"}) {
+       {"checkpoints", "log.jsonl", "main.log", "loss.svg", kTokenizerFolder, "config.toml"}) {
     fs::remove_all(folder / name);
   }
 }
