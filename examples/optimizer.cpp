@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -34,13 +35,14 @@ class Sgd : public llmc::Optimizer {
   // Tensors and the block may be on a GPU, so this plain loop works on copies. On the CPU backend
   // it could use the memory itself (Tensor::data); for GPUs, a fast one would be a kernel of its
   // own on stream.native() that reads the block there.
-  void update(llmc::Stream& stream, const llmc::StepBlock* device_block) override {
+  void update(llmc::Stream& stream, std::span<const llmc::UpdateRange> part,
+              const llmc::StepBlock* device_block) override {
     decisions_.start(stream, device_block);
     const auto block = *static_cast<const llmc::StepBlock*>(decisions_.wait());
     if (block.skip != llmc::kNoSkip) return;  // the loss or the norm was not finite, or an outlier
     // A range is a stretch of parameters in one piece of memory that share a group, so that the
     // inner loop need not know the model.
-    for (const llmc::UpdateRange& range : ranges()) {
+    for (const llmc::UpdateRange& range : part) {
       std::vector<float> value = to_host(stream, values(range));
       std::vector<float> velocity = to_host(stream, state(velocity_, range));
       const std::vector<float> gradient = to_host(stream, gradients(range));

@@ -41,8 +41,9 @@ void AdamW::start_state(Stream& stream) {
   }
 }
 
-void AdamW::update(Stream& stream, const StepBlock* block) {
-  adamw_update(stream, update_ranges_, block, options_);
+void AdamW::update(Stream& stream, std::span<const UpdateRange> part, const StepBlock* block) {
+  const auto first = static_cast<std::size_t>(part.data() - ranges().data());
+  adamw_update(stream, std::span(update_ranges_).subspan(first, part.size()), block, options_);
 }
 
 }  // namespace llmc

@@ -119,16 +119,13 @@ void Exchange::sum_up(Stream& compute, StepBlock* block, const Tensor& partials)
   combine_ranks(compute, block, partials, records_, order_);
 }
 
-void Exchange::send_parameters(Stream& compute) {
-  if (sharing_.zero_stage == 0) return;
+void Exchange::send_parameters(Stream& compute, std::size_t bucket) {
   hold_exchange(compute);
-  for (std::size_t b = 0; b < coming_.size(); ++b) {
-    const Tensor all = parameters_->bucket_values(b);
-    sharing_.comm->all_gather(*stream_, all, all.flat(slice_begin(b), slice_size(b)));
-    arrived_[b].record(*stream_);
-    coming_[b] = true;
-  }
-  if (!attached_) all_needed(compute);
+  const Tensor all = parameters_->bucket_values(bucket);
+  sharing_.comm->all_gather(*stream_, all, all.flat(slice_begin(bucket), slice_size(bucket)));
+  arrived_[bucket].record(*stream_);
+  coming_[bucket] = true;
+  if (!attached_) bucket_needed(compute, bucket);
 }
 
 void Exchange::bucket_needed(Stream& compute, std::size_t bucket) {

@@ -42,8 +42,8 @@ class Exchange {
   /// Makes sums and stop flag in the block those of all ranks, and the partials those of the sums
   /// of all gradients, in the order of the table.
   void sum_up(Stream& compute, StepBlock* block /*device*/, const Tensor& partials);
-  /// Stage 1: sends the updated slices of the parameters.
-  void send_parameters(Stream& compute);
+  /// Stage 1: sends the bucket's slices of the parameters, which the work of `compute` has updated.
+  void send_parameters(Stream& compute, std::size_t bucket);
 
  private:
   /// Blocks of kNormBlock elements in a slice.

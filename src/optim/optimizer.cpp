@@ -146,8 +146,20 @@ void Optimizer::step(Stream& stream, StepBlock* block) {
   }
   auto* guard = reinterpret_cast<StepGuard*>(guard_bytes().data<std::uint8_t>());
   finish_gradients(stream, block, guard, partials, guard_options_);
-  update(stream, block);
-  if (exchange_) exchange_->send_parameters(stream);
+  update_all(stream, block);
+}
+
+void Optimizer::update_all(Stream& stream, const StepBlock* block) {
+  if (!sharing_.sliced()) return update(stream, ranges_, block);
+  std::span<const UpdateRange> rest = ranges_;
+  for (std::size_t b = 0; b < parameters_->buckets().size(); ++b) {
+    const auto end = std::find_if(rest.begin(), rest.end(),
+                                  [b](const UpdateRange& range) { return range.bucket != b; });
+    const auto own = rest.first(static_cast<std::size_t>(end - rest.begin()));
+    if (!own.empty()) update(stream, own, block);
+    exchange_->send_parameters(stream, b);
+    rest = rest.subspan(own.size());
+  }
 }
 
 void Optimizer::need_parameters(Stream& stream) const {

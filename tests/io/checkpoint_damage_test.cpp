@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -361,7 +362,7 @@ TEST_F(CheckpointDamage, AnotherModelOrOptimizerIsRefused) {
     std::string_view name() const override { return "plain"; }
 
    private:
-    void update(Stream&, const StepBlock*) override {}
+    void update(Stream&, std::span<const UpdateRange>, const StepBlock*) override {}
   };
   Plain plain(run_.model.parameters());
   plain.allocate(run_.model.stream().device());

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "llmc/core/error.h"
@@ -283,11 +284,12 @@ class Sgd : public Optimizer {
   std::string_view name() const override { return "sgd"; }
 
  private:
-  void update(Stream& stream, const StepBlock* device_block) override {
+  void update(Stream& stream, std::span<const UpdateRange> part,
+              const StepBlock* device_block) override {
     decisions_.start(stream, device_block);
     const StepBlock block = *static_cast<const StepBlock*>(decisions_.wait());
     if (block.skip != kNoSkip) return;
-    for (const UpdateRange& range : ranges()) {
+    for (const UpdateRange& range : part) {
       std::vector<float> value = testing::read_values(stream, values(range));
       std::vector<float> momentum = testing::read_values(stream, state(momentum_, range));
       const std::vector<float> gradient = testing::read_values(stream, gradients(range));

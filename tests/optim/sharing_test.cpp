@@ -4,9 +4,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "llmc/core/error.h"
@@ -201,6 +205,56 @@ TEST(Sharing, StepsAllocateNothing) {
     for (int i = 0; i < 3; ++i) step();
     EXPECT_EQ(testing::allocations() - before, 0);
   }
+}
+
+/// Writes down which buckets are updated together, and when the parameters of one are gathered.
+class ListedUpdates : public Optimizer {
+ public:
+  struct Ranks : SilentCommunicator {
+    void do_all_gather(Stream&, const Tensor& out, const Tensor&) override { gathered(out); }
+    std::function<void(const Tensor& out)> gathered;
+  };
+
+  ListedUpdates(const ParameterSet& parameters, Ranks* comm, int zero_stage)
+      : Optimizer(parameters, {}, {comm, zero_stage}) {
+    if (!comm) return;
+    comm->gathered = [this](const Tensor& out) {
+      for (std::size_t b = 0; b < this->parameters().buckets().size(); ++b) {
+        if (out.raw() != this->parameters().bucket_values(b).raw()) continue;
+        list.push_back(concat("gather ", b));
+      }
+    };
+  }
+  std::string_view name() const override { return "listed"; }
+
+  std::vector<std::string> list;
+
+ private:
+  void update(Stream&, std::span<const UpdateRange> part, const StepBlock*) override {
+    std::set<std::size_t> buckets;
+    for (const UpdateRange& range : part) buckets.insert(range.bucket);
+    list.emplace_back("update");
+    for (const std::size_t b : buckets) list.back() += concat(' ', b);
+  }
+};
+
+TEST(Sharing, ABucketIsSentBeforeTheNextIsUpdated) {
+  const auto list = [](ListedUpdates::Ranks* comm, int zero_stage) {
+    Transformer model = testing::make_model(kSharedConfig, {.ranks = comm ? comm->size() : 1});
+    ListedUpdates optimizer(model.parameters(), comm, zero_stage);
+    optimizer.allocate(model.stream().device());
+    optimizer.start(model.stream());
+    optimizer.attach(model);
+    optimizer.step(model.stream(), model.step_block());
+    return optimizer.list;
+  };
+  ListedUpdates::Ranks comm;
+  using List = std::vector<std::string>;
+  // The second rank's slice of the final norm is padding.
+  EXPECT_EQ(list(&comm, 1), (List{"update 0", "gather 0", "update 1", "gather 1", "update 2",
+                                  "gather 2", "gather 3"}));
+  EXPECT_EQ(list(&comm, 0), List{"update 0 1 2 3"});
+  EXPECT_EQ(list(nullptr, 1), List{"update 0 1 2 3"});
 }
 
 TEST(Sharing, ModelAndOptimizerMayEndInAnyOrder) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -24,14 +25,14 @@ class AdamW : public Optimizer {
 
  private:
   void start_state(Stream& stream) override;
-  void update(Stream& stream, const StepBlock* block) override;
+  void update(Stream& stream, std::span<const UpdateRange> part, const StepBlock* block) override;
 
   AdamWOptions options_;
   bool has_master_;
   StateId m_;
   StateId v_;
   StateId master_ = 0;
-  std::vector<AdamWRange> update_ranges_;  ///< what `ranges` covers, as one update takes it
+  std::vector<AdamWRange> update_ranges_;  ///< `ranges`, one by one, as adamw_update takes them
 };
 
 }  // namespace llmc

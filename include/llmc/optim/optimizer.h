@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,8 +73,9 @@ class Transformer;
 ///           : Optimizer(parameters, {}), momentum_(declare_state("momentum")) {}
 ///       std::string_view name() const override { return "sgd"; }
 ///      private:
-///       void update(Stream& stream, const StepBlock* block) override {
-///         for (const UpdateRange& range : ranges()) {
+///       void update(Stream& stream, std::span<const UpdateRange> part,
+///                   const StepBlock* block) override {
+///         for (const UpdateRange& range : part) {
 ///           // reads gradients(range) and *block, writes state(momentum_, range), values(range)
 ///         }
 ///       }
@@ -139,7 +141,7 @@ class Optimizer {
   /// Declares one f32 value per parameter element; zero at the start. For constructors.
   StateId declare_state(std::string name);
 
-  /// What this rank updates.
+  /// What this rank updates, in storage order.
   const std::vector<UpdateRange>& ranges() const { return ranges_; }
   // Views of a range, (count).
   Tensor values(const UpdateRange& range) const;
@@ -149,13 +151,17 @@ class Optimizer {
  private:
   /// Fills state that does not start at zero; called by `start`.
   virtual void start_state(Stream& /*stream*/) {}
-  /// Updates values and state of every range. Changes nothing where block->skip is set.
-  virtual void update(Stream& stream, const StepBlock* block /*device*/) = 0;
+  /// Updates values and state of consecutive elements of `ranges`. A step calls it once with all of
+  /// them; with ZeRO-1 once for each bucket, in order, so that one bucket can be sent while the
+  /// next is updated. Changes nothing where block->skip is set.
+  virtual void update(Stream& stream, std::span<const UpdateRange> part,
+                      const StepBlock* block /*device*/) = 0;
 
   struct State {
     std::string name;
     std::vector<Arena::Id> segments;  // one per bucket, (size of what this rank holds) f32
   };
+  void update_all(Stream& stream, const StepBlock* block /*device*/);
   Tensor guard_bytes() const;
   /// First element and size of the part of a bucket whose state this rank holds.
   std::int64_t held_begin(std::size_t bucket) const;
