@@ -238,7 +238,7 @@ class ListedUpdates : public Optimizer {
   }
 };
 
-TEST(Sharing, ABucketIsSentBeforeTheNextIsUpdated) {
+TEST(Sharing, TheFirstBucketIsSentBeforeTheOthersAreUpdated) {
   const auto list = [](ListedUpdates::Ranks* comm, int zero_stage) {
     Transformer model = testing::make_model(kSharedConfig, {.ranks = comm ? comm->size() : 1});
     ListedUpdates optimizer(model.parameters(), comm, zero_stage);
@@ -251,8 +251,8 @@ TEST(Sharing, ABucketIsSentBeforeTheNextIsUpdated) {
   ListedUpdates::Ranks comm;
   using List = std::vector<std::string>;
   // The second rank's slice of the final norm is padding.
-  EXPECT_EQ(list(&comm, 1), (List{"update 0", "gather 0", "update 1", "gather 1", "update 2",
-                                  "gather 2", "gather 3"}));
+  EXPECT_EQ(list(&comm, 1),
+            (List{"update 0", "gather 0", "update 1 2", "gather 1", "gather 2", "gather 3"}));
   EXPECT_EQ(list(&comm, 0), List{"update 0 1 2 3"});
   EXPECT_EQ(list(nullptr, 1), List{"update 0 1 2 3"});
 }

@@ -152,8 +152,8 @@ class Optimizer {
   /// Fills state that does not start at zero; called by `start`.
   virtual void start_state(Stream& /*stream*/) {}
   /// Updates values and state of consecutive elements of `ranges`. A step calls it once with all of
-  /// them; with ZeRO-1 once for each bucket, in order, so that one bucket can be sent while the
-  /// next is updated. Changes nothing where block->skip is set.
+  /// them; with ZeRO-1 first with those of bucket 0, which is sent while the others are updated.
+  /// Changes nothing where block->skip is set.
   virtual void update(Stream& stream, std::span<const UpdateRange> part,
                       const StepBlock* block /*device*/) = 0;
 
