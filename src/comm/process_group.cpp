@@ -13,8 +13,8 @@ namespace {
 
 std::shared_ptr<ProcessGroup> make_group(std::string_view method, Star star, const StartUp& options,
                                          std::unique_ptr<MpiSession> session = {}) {
-  return std::make_shared<ProcessGroup>(std::make_unique<ProcessGroup::Impl>(
-      method, std::move(star), options.silence_s, std::move(session)));
+  return std::make_shared<ProcessGroup>(
+      std::make_unique<ProcessGroup::Impl>(method, std::move(star), options, std::move(session)));
 }
 
 Environment process_environment() {
@@ -61,16 +61,17 @@ Star meet_by_mpi(MpiSession& session, Deadline deadline) {
 
 }  // namespace
 
-ProcessGroup::Impl::Impl(std::string_view how, Star star, double silence_s,
+ProcessGroup::Impl::Impl(std::string_view how, Star star, const StartUp& options,
                          std::unique_ptr<MpiSession> mpi)
     : method(how),
+      transport(options.transport),
       rank(star.rank),
       size(star.size),
       local_rank(star.local_rank),
       local_size(star.local_size),
       errors(std::uncaught_exceptions()),
       session(std::move(mpi)),
-      watch(std::move(star), silence_s) {}
+      watch(std::move(star), options.silence_s) {}
 
 ProcessGroup::Impl::~Impl() {
   if (std::uncaught_exceptions() > errors) watch.give_up("an error ended it", ErrorKind::kComm);
@@ -82,6 +83,10 @@ std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {
   const Environment environment = process_environment();
   const Launched launched = read_launcher(environment);
   if (start_up_methods().empty()) refuse_other_ranks(launched, options);
+  if (!has_word(transports(), options.transport)) {
+    fail(ErrorKind::kConfig, "comm", "comm_transport: expected one of: ", transports(), "; got ",
+         options.transport, ", which this build does not have");
+  }
   const StartUp start = resolve_start_up(options, launched, environment, has_mpi());
   if (start.method == "alone") return make_group("alone", {}, start);
   if (!has_word(start_up_methods(), start.method)) {
@@ -132,8 +137,18 @@ int ProcessGroup::local_size() const {
   return impl_->local_size;
 }
 
+std::string_view ProcessGroup::transport() const {
+  return impl_->transport;
+}
+void ProcessGroup::keep(std::shared_ptr<void> reached) {
+  impl_->reached = std::move(reached);
+}
+
 std::string ProcessGroup::share(std::string_view bytes) {
   return impl_->watch.share(bytes);
+}
+std::vector<std::string> ProcessGroup::gather(std::string_view bytes) {
+  return impl_->watch.gather(bytes);
 }
 void ProcessGroup::check() const {
   impl_->watch.check();

@@ -34,6 +34,7 @@ struct Frame {
     kStart,    ///< rank 0: all have come
     // afterwards
     kBeat,    ///< a sign of life
+    kPart,    ///< another rank: its part of what is gathered
     kBytes,   ///< rank 0: what it shares
     kFailed,  ///< a rank has failed: which and why
     kLeft,    ///< a rank has left in order: which, and after how many calls

@@ -24,7 +24,8 @@ Watch::Watch(Star star, double silence_s)
     : rank_(star.rank),
       size_(star.size),
       silence_s_(silence_s),
-      calls_at_leaving_(static_cast<std::size_t>(star.size), -1) {
+      calls_at_leaving_(static_cast<std::size_t>(star.size), -1),
+      parts_(static_cast<std::size_t>(star.size)) {
   for (std::size_t i = 0; i < star.peers.size(); ++i) {
     if (!star.peers[i].open()) continue;
     Peer& peer = peers_.emplace_back();
@@ -125,6 +126,10 @@ void Watch::handle(Peer& peer, const Frame& frame) {
     const int rank = static_cast<int>(payload.take_number());
     set_left(rank_ == 0 ? peer.rank : rank, payload.take_number());
     if (rank_ == 0) send_to_all(frame);
+  } else if (frame.type == Frame::kPart) {
+    const std::scoped_lock lock(mutex_);
+    parts_[static_cast<std::size_t>(peer.rank)].push_back(frame.payload);
+    changed_.notify_all();
   } else if (frame.type == Frame::kAllLeft || frame.type == Frame::kBytes) {
     const std::scoped_lock lock(mutex_);
     if (frame.type == Frame::kAllLeft) nobody_left_ = true;
@@ -227,11 +232,30 @@ std::string Watch::share(std::string_view bytes) {
     send_to_all({Frame::kBytes, std::string(bytes)});
     return std::string(bytes);
   }
+  return take(shared_);
+}
+
+std::vector<std::string> Watch::gather(std::string_view bytes) {
+  Payload all;
+  if (rank_ == 0) {
+    all.put(bytes);
+    for (int r = 1; r < size_; ++r) all.put(take(parts_[static_cast<std::size_t>(r)]));
+  } else {
+    check();
+    send(peers_.front(), {Frame::kPart, std::string(bytes)});
+  }
+  Payload whole(share(all.bytes()));
+  std::vector<std::string> parts;
+  for (int r = 0; r < size_; ++r) parts.push_back(whole.take_text());
+  return parts;
+}
+
+std::string Watch::take(std::deque<std::string>& queue) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !shared_.empty() || failed_rank_ >= 0; });
-  if (shared_.empty()) throw_if_failed();
-  std::string first = std::move(shared_.front());
-  shared_.pop_front();
+  changed_.wait(lock, [&] { return !queue.empty() || failed_rank_ >= 0; });
+  if (queue.empty()) throw_if_failed();
+  std::string first = std::move(queue.front());
+  queue.pop_front();
   return first;
 }
 

@@ -27,6 +27,7 @@ class Watch {
 
   /// See ProcessGroup.
   std::string share(std::string_view bytes);
+  std::vector<std::string> gather(std::string_view bytes);
   void check() const;
   bool failed() const;
   void give_up(std::string_view why, ErrorKind kind) noexcept;
@@ -58,6 +59,8 @@ class Watch {
   int left_too_early() const;
   bool all_left() const;
   void throw_if_failed() const;
+  /// Waits until the queue holds something, and takes it.
+  std::string take(std::deque<std::string>& queue);
   void wake() noexcept;
 
   const int rank_, size_;
@@ -76,6 +79,7 @@ class Watch {
   bool left_ = false;         // leave() was called
   bool stop_ = false;
   std::deque<std::string> shared_;
+  std::vector<std::deque<std::string>> parts_;  // rank 0: what came of each
 
   std::mutex callback_mutex_;
   std::function<void()> callback_;

@@ -131,6 +131,9 @@ std::vector<ConfigOption> make_options() {
        "launcher's name of the job.", kAction},
       {"comm_deadline", "start-up", &C::comm_deadline, {0, 1e6, true}, {}, "seconds",
        "For all processes to come.", kAction},
+      {"comm_transport", "start-up", &C::comm_transport, {}, {"auto", "copy", "nccl"}, "",
+       "How GPUs exchange. copy: they write into each other's memory, which takes all of one machine. "
+       "nccl: by NCCL. auto: copy where that is possible, else nccl.", kAction},
 
       {"out_dir", "run", &C::out_dir, {}, {}, "",
        "Folder of the run. Empty: runs/CONFIG-DATE-TIME.", kFree},

@@ -61,6 +61,7 @@ StartUp start_up_options(const TrainConfig& config) {
   start.file = config.comm_file;
   start.token = config.comm_token;
   start.deadline_s = config.comm_deadline;
+  start.transport = config.comm_transport;
   return start;
 }
 
@@ -194,13 +195,15 @@ std::string TrainingRun::report() const {
   const Arena& optimizer = optimizer_->arena();
   const std::size_t copy = model.bytes(MemoryKind::kParameters) + optimizer.bytes();
   const std::size_t workspace = model_->stream().workspace_bytes();
+  const std::size_t exchange = comm_ ? comm_->memory_bytes() : 0;
   const std::string ranks = plan_.ranks == 1
                                 ? ""
                                 : concat(", on each of ", plan_.ranks, " ranks with zero_stage ",
                                          plan_.config.zero_stage);
   return concat(model_->report(), "\noptimizer (", optimizer_->name(), ")", ranks, "\n",
-                optimizer.report(), "\nworkspace of the ops ", format_bytes(workspace), "\nin all ",
-                format_bytes(model.bytes() + optimizer.bytes() + workspace),
+                optimizer.report(), "\nworkspace of the ops ", format_bytes(workspace),
+                exchange > 0 ? concat(", of the exchange ", format_bytes(exchange)) : "",
+                "\nin all ", format_bytes(model.bytes() + optimizer.bytes() + workspace + exchange),
                 ", and for the copy that a checkpoint is written from ", format_bytes(copy),
                 "; free now ", format_bytes(device_.free_memory()), "\n");
 }

@@ -1,8 +1,9 @@
-# cmake -DCOMMAND=program;arguments -DTEXT=regex [-DLIMIT=seconds] -P expect_failure.cmake: passes if
+# cmake -DCOMMAND=program|arguments -DTEXT=regex [-DLIMIT=seconds] -P expect_failure.cmake: passes if
 # the program fails within the limit and prints the text.
 if(NOT LIMIT)
   set(LIMIT 30)
 endif()
+string(REPLACE "|" ";" COMMAND "${COMMAND}")
 execute_process(COMMAND ${COMMAND} TIMEOUT ${LIMIT} RESULT_VARIABLE status
                 OUTPUT_VARIABLE output ERROR_VARIABLE output)
 message("${output}")

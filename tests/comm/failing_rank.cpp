@@ -18,7 +18,7 @@ namespace {
 using namespace llmc;  // NOLINT: a program of its own
 
 void sum_until(std::string_view end, int failing) {
-  const auto processes = ProcessGroup::join();
+  const auto processes = ProcessGroup::join(testing::test_start_up());
   const Device device = testing::open_rank_device(*processes);
   const auto comm = Communicator::open(device, processes);
   Stream stream(device);

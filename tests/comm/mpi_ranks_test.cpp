@@ -7,6 +7,7 @@
 #include "llmc/core/error.h"
 #include "support/collective_checks.h"
 #include "support/mpi_main.h"
+#include "support/rank_device.h"
 #include "support/test_tensor.h"
 
 namespace llmc {
@@ -19,8 +20,13 @@ TEST(Ranks, AreAsManyAsStarted) {
   const char* const started = std::getenv("OMPI_COMM_WORLD_SIZE");
   ASSERT_NE(started, nullptr);
   EXPECT_EQ(std::to_string(ranks().size()), started);
-  const bool gpu = backend_name() == "cuda";
-  EXPECT_EQ(ranks().name(), ranks().size() == 1 ? "single" : gpu ? "nccl" : "mpi");
+  if (ranks().size() == 1) {
+    EXPECT_EQ(ranks().name(), "single");
+  } else if (backend_name() == "cpu") {
+    EXPECT_EQ(ranks().name(), "mpi");
+  } else {
+    EXPECT_EQ(ranks().name(), testing::test_start_up().transport);
+  }
   ranks().check();
 }
 

@@ -69,6 +69,16 @@ TEST(Watch, ARankThatGivesUpIsNamedToAll) {
   EXPECT_EQ(told, 2);
 }
 
+TEST(Watch, EveryRankGathersThePartsOfAll) {
+  run_watched(3, [&](int rank, Watch& watch) {
+    for (int call = 0; call < 3; ++call) {
+      const auto part = [&](int r) { return r == call ? std::string() : concat(call, " of ", r); };
+      EXPECT_EQ(watch.gather(part(rank)), (std::vector<std::string>{part(0), part(1), part(2)}));
+      EXPECT_EQ(watch.share(rank == 0 ? "between" : ""), "between");
+    }
+  });
+}
+
 TEST(Watch, TheDestructorWaitsForAll) {
   std::atomic<bool> slow_left{false};
   run_watched(3, [&](int rank, Watch& watch) {
@@ -102,7 +112,7 @@ TEST(Watch, ARankThatLeavesTooEarlyIsNamed) {
 TEST(Watch, AnErrorOnTheWayTellsTheOthers) {
   Listener listener(0, in_seconds(1));
   const auto group = [&](Star star) {
-    return ProcessGroup(std::make_unique<ProcessGroup::Impl>("tcp", std::move(star), 20.0));
+    return ProcessGroup(std::make_unique<ProcessGroup::Impl>("tcp", std::move(star), StartUp{}));
   };
   std::thread other([&] {
     expect_error(ErrorKind::kInput, "rank 1's own", [&] {

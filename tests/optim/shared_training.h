@@ -54,10 +54,11 @@ struct SharedRank {
       : ranks(comm ? comm->size() : 1),
         rank(comm ? comm->rank() : 0),
         micro_steps(s.micro_steps),
-        model(make_model(s.device, kSharedConfig, {.micro_batch = kSharedRows / ranks / micro_steps,
-                                         .seq_len = kSharedT,
-                                         .dtype = s.dtype,
-                                         .ranks = ranks})),
+        model(make_model(s.device, kSharedConfig,
+                         {.micro_batch = kSharedRows / ranks / micro_steps,
+                          .seq_len = kSharedT,
+                          .dtype = s.dtype,
+                          .ranks = ranks})),
         optimizer(model.parameters(), {.weight_decay = 0.1f}, {.grad_clip = 1.0f}, true,
                   {comm, s.zero_stage, s.wire}) {
     optimizer.allocate(model.stream().device());

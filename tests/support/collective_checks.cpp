@@ -60,7 +60,7 @@ class Collectives {
   }
 
  private:
-  /// Sums that the library of the GPU's maker computes have an order of their own.
+  /// NCCL's sums have an order of their own.
   bool in_rank_order() const { return comm_.name() != "nccl"; }
 
   Values sum(DType dtype, std::int64_t count) const {

@@ -39,7 +39,7 @@ const Device& rank_device() {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  const auto processes = llmc::ProcessGroup::join({.deadline_s = 60});
+  const auto processes = llmc::ProcessGroup::join(llmc::testing::test_start_up());
   try {
     const llmc::Device device = llmc::testing::open_rank_device(*processes);
     const auto comm = llmc::Communicator::open(device, processes);

@@ -6,6 +6,13 @@
 
 namespace llmc::testing {
 
+StartUp test_start_up() {
+  StartUp start;
+  start.deadline_s = 60;
+  if (const char* transport = std::getenv("LLMC_TEST_TRANSPORT")) start.transport = transport;
+  return start;
+}
+
 Device open_rank_device(const ProcessGroup& processes) {
   DeviceOptions options{.threads = 1};
   const int gpus = visible_gpus();

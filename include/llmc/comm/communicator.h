@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string_view>
 
@@ -12,9 +13,9 @@ namespace llmc {
 /// The processes (ranks) that train together. Collectives are queued on the stream like any op and
 /// must be called by all ranks in the same order. Counts are 64-bit and may be zero. Reductions
 /// take f32 and bf16 and give all ranks the same bits, the same in every run with this number of
-/// ranks; they add in fp32, but NCCL rounds partial sums of bf16. The others move elements of any
-/// dtype. Wrong arguments are input errors,
-/// failures between processes comm errors that name the rank.
+/// ranks; they add in fp32 in order of rank, but NCCL in an order of its own, and it rounds partial
+/// sums of bf16. The others move elements of any dtype. Wrong arguments are input errors, failures
+/// between processes comm errors that name the rank.
 ///
 /// The build's LLMC_COMM names the folder of src/comm whose `open` is compiled in. An
 /// implementation overrides the private functions; their arguments have been checked.
@@ -49,6 +50,9 @@ class Communicator {
   /// then none of their tensors may be read or written. Groups do not nest. CommGroup does both.
   virtual void group_begin() {}
   virtual void group_end() {}
+
+  /// Device memory of its own, as far as it decides on that.
+  virtual std::size_t memory_bytes() const { return 0; }
 
   /// Throws the error that says which other rank has failed, if one has: see ProcessGroup::check.
   /// Collectives do so too; this is for those who wait for results of earlier ones.

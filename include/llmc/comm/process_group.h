@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace llmc {
 
@@ -29,6 +30,9 @@ struct StartUp {
   /// tcp and file: a word that only this run's processes know; others are turned away. Empty: the
   /// environment variable LLMC_COMM_TOKEN, else the launcher's name of the job.
   std::string token = {};
+  /// How GPUs exchange: "copy": they write into each other's memory, where all are of one machine;
+  /// "nccl"; "auto": copy where that is possible, else nccl. Other builds take only "auto".
+  std::string transport = "auto";
   /// For all ranks to come, seconds.
   double deadline_s = 300;
   /// A rank that gives no sign of life for so long has failed, seconds.
@@ -62,9 +66,14 @@ class ProcessGroup {
   int local_rank() const;
   int local_size() const;
 
+  /// StartUp::transport.
+  std::string_view transport() const;
+
   /// The bytes, at most 1 MiB, that rank 0 passes, on all ranks; the argument of the others is
   /// ignored. All ranks must call it.
   std::string share(std::string_view bytes);
+  /// The bytes of every rank, in order of rank; together at most 1 MiB. All ranks must call it.
+  std::vector<std::string> gather(std::string_view bytes);
 
   /// Throws the error that says which rank has failed, if one has: a comm error, or of the kind for
   /// which that rank gave up, so that all ranks take a wrong option on one for what it is.
@@ -77,6 +86,8 @@ class ProcessGroup {
   /// `call` runs once, in another thread, when a rank has failed: at once if one has already. An
   /// empty function takes it back, and waits for a call that is under way.
   void on_failure(std::function<void()> call);
+  /// For memory that other ranks reach: it goes when all of them have left.
+  void keep(std::shared_ptr<void> reached);
 
   const Impl& impl() const { return *impl_; }
 

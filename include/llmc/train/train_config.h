@@ -67,6 +67,7 @@ struct TrainConfig {
   std::string comm_file;
   std::string comm_token;
   double comm_deadline = 300.0;
+  std::string comm_transport = "auto";
   // run
   std::string out_dir;
   std::int64_t log_every = 1;

@@ -199,6 +199,10 @@ std::string_view start_up_methods() {
   return "mpi";
 }
 
+std::string_view transports() {
+  return "auto";
+}
+
 std::unique_ptr<Communicator> Communicator::open(const Device& /*device*/,
                                                  std::shared_ptr<ProcessGroup> processes) {
   if (processes->size() == 1) return single_communicator();

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/nccl/copy_communicator.h"
 #include "comm/process_group_impl.h"
 #include "comm/single_communicator.h"
 #include "core/cuda/device_impl.h"
@@ -172,9 +173,16 @@ std::string_view start_up_methods() {
   return has_mpi() ? "mpi tcp file" : "tcp file";
 }
 
+std::string_view transports() {
+  return "auto copy nccl";
+}
+
 std::unique_ptr<Communicator> Communicator::open(const Device& device,
                                                  std::shared_ptr<ProcessGroup> processes) {
   if (processes->size() == 1) return single_communicator();
+  if (processes->transport() != "nccl") {
+    if (auto copying = copy_communicator(device, processes)) return copying;
+  }
   return std::make_unique<NcclCommunicator>(device, std::move(processes));
 }
 

@@ -9,6 +9,10 @@ std::string_view start_up_methods() {
   return {};
 }
 
+std::string_view transports() {
+  return "auto";
+}
+
 std::unique_ptr<Communicator> Communicator::open(const Device& /*device*/,
                                                  std::shared_ptr<ProcessGroup> /*processes*/) {
   return single_communicator();
