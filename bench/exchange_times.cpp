@@ -10,22 +10,25 @@
 namespace llmc::bench {
 namespace {
 
-/// Ranks that exchange nothing: each goes on with what it has.
+/// Ranks that exchange neither gradients nor parameters: each goes on with what it has. They still
+/// tell each other of every step, and so wait for the slowest as they always do.
 class SilentRanks : public Communicator {
  public:
-  SilentRanks(int rank, int size) : rank_(rank), size_(size) {}
+  explicit SilentRanks(Communicator& ranks) : ranks_(ranks) {}
   std::string_view name() const override { return "silent"; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  void barrier(Stream& stream) override { stream.synchronize(); }
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  void barrier(Stream& stream) override { ranks_.barrier(stream); }
 
  private:
   void do_all_reduce(Stream&, const Tensor&) override {}
   void do_reduce_scatter(Stream&, const Tensor&, const Tensor&) override {}
-  void do_all_gather(Stream&, const Tensor&, const Tensor&) override {}
+  void do_all_gather(Stream& stream, const Tensor& out, const Tensor& in) override {
+    if (in.dtype() == DType::kU8) ranks_.all_gather(stream, out, in);  // what is told of a step
+  }
   void do_broadcast(Stream&, const Tensor&, int) override {}
 
-  int rank_, size_;
+  Communicator& ranks_;
 };
 
 double largest_of_ranks(Communicator& comm, Stream& stream, double value) {
@@ -54,7 +57,7 @@ double bytes_sent(const ParameterSet& parameters, const Sharing& sharing) {
 
 ExchangeTimes time_exchange(TrainingSteps& steps, Communicator& comm, double seconds) {
   constexpr int kRounds = 2;  // so that a drift of the machine's speed meets all three
-  SilentRanks silent(comm.rank(), comm.size());
+  SilentRanks silent(comm);
   const struct {
     Communicator* comm;
     ExchangeTime when;

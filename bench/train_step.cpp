@@ -40,7 +40,8 @@ bool parse(Options& o, int argc, char** argv) {
   config.seq_len = 1024;
   config.tokens_per_step = 524288;
   cli::OptionParser parser("train_step", "Times training steps on random tokens.");
-  o.model.add_to(parser, {"seq_len", "tokens_per_step", "recompute", "zero_stage", "reduce_dtype"});
+  o.model.add_to(parser, {"seq_len", "tokens_per_step", "recompute", "zero_stage", "reduce_dtype",
+                          "comm_transport"});
   parser.add("batch", config.micro_batch, "Sequences of a micro-batch.", {1, 1e6});
   parser.add_flag("no-masters", o.no_masters, "bf16: no fp32 master weights.");
   parser.add("seconds", o.seconds, "Least time of each measurement.", {0, 1e6, true});
@@ -140,8 +141,10 @@ void measure(Result& result, TrainingSteps& steps, const Options& o) {
     result.mfu = result.tokens_per_s * model.config().flops_per_token(model.options().seq_len) /
                  (model.options().ranks * *peak);
   }
+  const Communicator* const comm = steps.optimizer().sharing().comm;
   result.planned_bytes = static_cast<double>(
-      model.arena().bytes() + steps.optimizer().arena().bytes() + model.stream().workspace_bytes());
+      model.arena().bytes() + steps.optimizer().arena().bytes() + model.stream().workspace_bytes() +
+      (comm != nullptr ? comm->memory_bytes() : 0));
 }
 
 void run(Options o, const std::shared_ptr<ProcessGroup>& group, double began) {
@@ -193,7 +196,8 @@ cli::Work prepare(int argc, char** argv) {
   const double began = now();
   Options options;
   if (!parse(options, argc, argv)) return {};
-  const std::shared_ptr<ProcessGroup> group = cli::join("train_step", {});
+  const std::shared_ptr<ProcessGroup> group =
+      cli::join("train_step", start_up_options(options.model.config));
   cli::log_as_one(*group);
   return [options, group, began] {
     try {
