@@ -65,6 +65,7 @@ __device__ __forceinline__ void load_rows(Bf16Products::Rows<kHopperHead>& rows,
 __device__ __forceinline__ void store_tile(__nv_bfloat16* to, std::int64_t stride, int rows,
                                            int head_size, const Sums<8>& sums,
                                            const float (&factor)[2], unsigned char* tile) {
+  __syncwarp();  // other lanes may have read there
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
