@@ -29,7 +29,7 @@ using testing::TempFolder;
 class CliTest : public ::testing::Test {
  protected:
   Outcome run(const std::string& app, const Arguments& arguments) {
-    return Program(program(app), arguments, folder_.path().string()).wait();
+    return testing::run_app(app, arguments, folder_.path().string());
   }
   static std::string program(const std::string& app) { return LLMC_APPS_DIR "/" + app; }
 

@@ -17,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::Arguments;
 using testing::Outcome;
-using testing::Program;
 using testing::TempFolder;
 
 class ConvertApp : public ::testing::Test {
@@ -41,7 +40,7 @@ class ConvertApp : public ::testing::Test {
   static void TearDownTestSuite() { delete folder_; }
 
   static Outcome run(const std::string& app, const Arguments& arguments) {
-    return Program(LLMC_APPS_DIR "/" + app, arguments, folder_->path().string()).wait();
+    return testing::run_app(app, arguments, folder_->path().string());
   }
   static std::string succeed(const std::string& app, const Arguments& arguments) {
     const Outcome outcome = run(app, arguments);

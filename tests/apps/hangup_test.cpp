@@ -19,7 +19,6 @@ namespace llmc {
 namespace {
 
 using testing::Outcome;
-using testing::Program;
 using testing::TempFolder;
 
 /// A shell command in a session of its own, whose terminal this test holds.
@@ -84,11 +83,10 @@ class Hangup : public ::testing::Test {
  protected:
   void SetUp() override {
     const Outcome outcome =
-        Program(LLMC_APPS_DIR "/prepare",
-                {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens", "2000",
-                 "--out-dir", "data", "--name", "tales"},
-                folder_.path().string())
-            .wait();
+        testing::run_app("prepare",
+                         {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens",
+                          "2000", "--out-dir", "data", "--name", "tales"},
+                         folder_.path().string());
     ASSERT_EQ(outcome.status, 0) << outcome.err;
   }
   static std::string command(const std::string& before) {

@@ -59,9 +59,7 @@ class InferenceAppTest : public ::testing::Test {
   }
 
   static Outcome run(const std::string& app, const Arguments& arguments) {
-    return testing::Program(std::string(LLMC_APPS_DIR "/") + app, arguments,
-                            folder_->path().string())
-        .wait();
+    return testing::run_app(app, arguments, folder_->path().string());
   }
   static std::string text_of(const std::string& app, Arguments arguments) {
     arguments.insert(arguments.end(), {"--checkpoint", "run", "--threads", "1"});

@@ -39,11 +39,10 @@ class MpiTrain : public ::testing::Test {
 
   void SetUp() override {
     const Outcome outcome =
-        Program(app("prepare"),
-                {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens", "2000",
-                 "--out-dir", "data", "--name", "tales"},
-                folder_.path().string())
-            .wait();
+        testing::run_app("prepare",
+                         {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens",
+                          "2000", "--out-dir", "data", "--name", "tales"},
+                         folder_.path().string());
     ASSERT_EQ(outcome.status, 0) << outcome.err;
   }
 
@@ -79,7 +78,7 @@ class MpiTrain : public ::testing::Test {
   }
 
   Outcome train(int count, const Arguments& more) {
-    if (count == 1) return Program(app("train"), options() + more, folder_.path().string()).wait();
+    if (count == 1) return testing::run_app("train", options() + more, folder_.path().string());
     return Program(LLMC_MPIRUN, ranks(count, count) + options() + more, folder_.path().string())
         .wait();
   }

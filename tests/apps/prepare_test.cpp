@@ -23,7 +23,7 @@ using testing::Program;
 using testing::TempFolder;
 
 Outcome run(const TempFolder& folder, const std::vector<std::string>& arguments) {
-  return Program(LLMC_APPS_DIR "/prepare", arguments, folder.path().string()).wait();
+  return testing::run_app("prepare", arguments, folder.path().string());
 }
 
 void expect_bad_input(const std::vector<std::string>& arguments, const std::string& part) {

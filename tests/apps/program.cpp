@@ -80,4 +80,8 @@ Outcome Program::wait() {
   return {status, read_text(out_path_), read_text(err_path_), peak_memory_};
 }
 
+Outcome run_app(const std::string& app, const Arguments& arguments, const std::string& folder) {
+  return Program(LLMC_APPS_DIR "/" + app, arguments, folder).wait();
+}
+
 }  // namespace llmc::testing

@@ -47,4 +47,7 @@ class Program {
   std::int64_t peak_memory_ = 0;
 };
 
+/// A program of apps/, such as "train", from its start to its end.
+Outcome run_app(const std::string& app, const Arguments& arguments, const std::string& folder);
+
 }  // namespace llmc::testing

@@ -18,7 +18,7 @@ using testing::Program;
 using testing::TempFolder;
 
 Outcome run(const TempFolder& folder, const std::vector<std::string>& arguments) {
-  return Program(LLMC_APPS_DIR "/tokenizer", arguments, folder.path().string()).wait();
+  return testing::run_app("tokenizer", arguments, folder.path().string());
 }
 
 /// With a file as standard input.

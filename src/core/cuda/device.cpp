@@ -23,6 +23,12 @@ void check(cudaError_t status, std::string_view what) {
   fail(kind, "cuda", what, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
 }
 
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "state of a stream");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 CurrentDevice::CurrentDevice(int ordinal) : previous_(ordinal) {
   cudaGetDevice(&previous_);
   if (previous_ != ordinal) check(cudaSetDevice(ordinal), "set device");

@@ -20,6 +20,9 @@ inline void check_launch(std::string_view op) {
   check(cudaGetLastError(), op);
 }
 
+/// Whether what is queued on the stream is recorded instead of run.
+bool is_capturing(cudaStream_t stream);
+
 /// Makes a device current for the scope; every public call that reaches the runtime opens one, so
 /// that callers' own use of other devices is left alone.
 class CurrentDevice {

@@ -6,12 +6,7 @@ namespace llmc {
 namespace {
 
 using cuda::check;
-
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "state of a stream");
-  return status != cudaStreamCaptureStatusNone;
-}
+using cuda::is_capturing;
 
 /// What `work` queues, recorded instead of run.
 cudaGraph_t record(cudaStream_t stream, const std::function<void()>& work) {

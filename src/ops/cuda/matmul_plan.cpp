@@ -107,12 +107,6 @@ MatmulChoice choice_of(const cublasLtMatmulAlgo_t& algorithm, double microsecond
   return choice;
 }
 
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "cannot ask whether a stream is captured");
-  return status != cudaStreamCaptureStatusNone;
-}
-
 }  // namespace
 
 double Product::flops() const {
