@@ -9,7 +9,7 @@ ModelOptions::ModelOptions() {
 
 void ModelOptions::add_to(cli::OptionParser& parser, std::initializer_list<std::string_view> more) {
   parser.add_config_options(config, {"model", "n_layer", "n_head", "n_embd", "vocab_size",
-                                     "precision", "threads", "isa", "attention"});
+                                     "block_size", "precision", "threads", "isa", "attention"});
   parser.add_config_options(config, more);
   parser.add("tuning-cache", tuning_cache,
              "GPU: file that remembers the timed choices of matrix products. Empty: none.");

@@ -28,7 +28,7 @@ find_config() {
   elif [ -f "$name" ]; then
     echo "$name"
   else
-    local files=("$root"/configs/gpt*.toml)
+    local files=("$root"/configs/*.toml)
     local names=("${files[@]##*/}")
     fail "expected a file or one of ${names[*]%.toml}, got '$name'"
   fi

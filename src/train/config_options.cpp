@@ -83,8 +83,8 @@ std::vector<ConfigOption> make_options() {
        "What several processes divide. 1 (ZeRO-1): each holds and updates a slice of the optimizer's "
        "state. 0: each holds and updates all of it. The results are the same.", kFree},
       {"reduce_dtype", "ranks", &C::reduce_dtype, {}, {"fp32", "bf16"}, "",
-       "What gradients are rounded to on their way between processes; they are added up in fp32. "
-       "bf16 halves what is sent."},
+       "What gradients are rounded to on their way between processes; they are added up in fp32, but "
+       "NCCL rounds its partial sums too. bf16 halves what is sent."},
 
       {"lr", "optimizer", &C::lr, {0, 100}, {}, "", "Peak learning rate."},
       {"final_lr_fraction", "optimizer", &C::final_lr_fraction, fraction, {}, "",
@@ -130,10 +130,10 @@ std::vector<ConfigOption> make_options() {
        "environment variable LLMC_COMM_TOKEN, which nobody sees in a list of processes, else the "
        "launcher's name of the job.", kAction},
       {"comm_deadline", "start-up", &C::comm_deadline, {0, 1e6, true}, {}, "seconds",
-       "For all processes to come.", kAction},
+       "How long to wait at the start for all processes.", kAction},
       {"comm_transport", "start-up", &C::comm_transport, {}, {"auto", "copy", "nccl"}, "",
-       "How GPUs exchange. copy: they write into each other's memory, which takes all of one machine. "
-       "nccl: by NCCL. auto: copy where that is possible, else nccl.", kAction},
+       "How GPUs exchange. copy: they write into each other's memory, for which all must be in one "
+       "machine. nccl: by NCCL. auto: copy where that is possible, else nccl.", kAction},
 
       {"out_dir", "run", &C::out_dir, {}, {}, "",
        "Folder of the run. Empty: runs/CONFIG-DATE-TIME.", kFree},
