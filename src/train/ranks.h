@@ -28,6 +28,7 @@ class PlannedRanks : public Communicator {
   std::string_view name() const override { return "planned"; }
   int rank() const override { return 0; }
   int size() const override { return size_; }
+  std::size_t memory_bytes() const override { return planned_memory(size_); }
   void barrier(Stream&) override { refuse(); }
 
  private:

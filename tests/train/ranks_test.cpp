@@ -345,6 +345,8 @@ TEST_F(RanksTest, DryRunsPlanForAnyNumber) {
         .report();
   };
   EXPECT_NE(report("8", "1").find("on each of 8 ranks with zero_stage 1"), std::string::npos);
+  EXPECT_EQ(report("8", "1").find(", of the exchange ") != std::string::npos,
+            Communicator::planned_memory(8) > 0);
   EXPECT_EQ(report("0", "1").find("ranks with"), std::string::npos);
 }
 

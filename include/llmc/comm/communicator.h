@@ -51,8 +51,10 @@ class Communicator {
   virtual void group_begin() {}
   virtual void group_end() {}
 
-  /// Device memory of its own, as far as it decides on that.
+  /// Device memory of its own, as far as it decides on that: NCCL has more.
   virtual std::size_t memory_bytes() const { return 0; }
+  /// The same for so many ranks of one machine, before there are any.
+  static std::size_t planned_memory(int ranks);
 
   /// Throws the error that says which other rank has failed, if one has: see ProcessGroup::check.
   /// Collectives do so too; this is for those who wait for results of earlier ones.

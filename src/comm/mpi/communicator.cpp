@@ -25,6 +25,11 @@ namespace {
 /// stays far below the 2^31 elements that MPI can count.
 constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
+/// Of that, what comes from each rank.
+constexpr std::int64_t slice_bytes(int ranks) {
+  return std::max<std::int64_t>(kPieceBytes / ranks / 64 * 64, 4096);
+}
+
 std::byte* at(const Tensor& tensor, std::int64_t element) {
   return static_cast<std::byte*>(tensor.raw()) +
          element * static_cast<std::int64_t>(size_of(tensor.dtype()));
@@ -38,7 +43,7 @@ class MpiCommunicator : public Communicator {
       : processes_(std::move(processes)),
         rank_(processes_->rank()),
         size_(processes_->size()),
-        slice_bytes_(std::max<std::int64_t>(kPieceBytes / size_ / 64 * 64, 4096)),
+        slice_bytes_(slice_bytes(size_)),
         received_(static_cast<std::size_t>(slice_bytes_ * size_)),
         comm_(static_cast<const WorldSession&>(*processes_->impl().session).world()) {
     requests_.reserve(2 * static_cast<std::size_t>(size_));
@@ -53,6 +58,7 @@ class MpiCommunicator : public Communicator {
     check_mpi(MPI_Ibarrier(comm_, &requests_.emplace_back()), "MPI_Ibarrier");
     wait_all();
   }
+  std::size_t memory_bytes() const override { return received_.size(); }
   void check() const override { processes_->check(); }
   void give_up(const std::exception& why) noexcept override { processes_->give_up(why); }
 
@@ -201,6 +207,10 @@ std::string_view start_up_methods() {
 
 std::string_view transports() {
   return "auto";
+}
+
+std::size_t Communicator::planned_memory(int ranks) {
+  return ranks == 1 ? 0 : static_cast<std::size_t>(slice_bytes(ranks) * ranks);
 }
 
 std::unique_ptr<Communicator> Communicator::open(const Device& /*device*/,

@@ -177,6 +177,10 @@ std::string_view transports() {
   return "auto copy nccl";
 }
 
+std::size_t Communicator::planned_memory(int ranks) {
+  return copy_communicator_memory(ranks);
+}
+
 std::unique_ptr<Communicator> Communicator::open(const Device& device,
                                                  std::shared_ptr<ProcessGroup> processes) {
   if (processes->size() == 1) return single_communicator();

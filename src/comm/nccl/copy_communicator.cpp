@@ -362,6 +362,10 @@ std::string objection_of(const std::function<void()>& attempt) {
 
 }  // namespace
 
+std::size_t copy_communicator_memory(int ranks) {
+  return ranks > 1 && ranks <= kMostParts ? sizeof(Reached) : 0;
+}
+
 std::unique_ptr<Communicator> copy_communicator(const Device& device,
                                                 const std::shared_ptr<ProcessGroup>& processes) {
   std::unique_ptr<CopyCommunicator> comm;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "llmc/comm/communicator.h"
@@ -15,5 +16,8 @@ namespace llmc {
 /// a short kernel per tensor adds what has arrived, in order of rank.
 std::unique_ptr<Communicator> copy_communicator(const Device& device,
                                                 const std::shared_ptr<ProcessGroup>& processes);
+
+/// What it takes of each GPU's memory; nothing where there are too few or too many ranks for it.
+std::size_t copy_communicator_memory(int ranks);
 
 }  // namespace llmc
