@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <iterator>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 
 #include "comm/nccl/stream_waits.h"
 #include "comm/nccl/sum_parts.h"
+#include "comm/process_group_impl.h"
 #include "core/cuda/device_impl.h"
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
@@ -93,11 +95,14 @@ class CopyCommunicator : public Communicator {
   }
 
   ~CopyCommunicator() override {
+    const bool failed = std::uncaught_exceptions() > errors_ || processes_->impl().watch.failed();
     try {
-      if (std::uncaught_exceptions() > errors_ && !releaser_.joinable()) keep_released();
+      const cuda::CurrentDevice current(ordinal());
+      if (failed) keep_released();
       Stream waiting = Stream::beside(device_);
       last_.hold(waiting);
       waiting.synchronize();
+      mapped_.clear();
     } catch (const std::exception&) {  // a GPU in error has nothing under way
     }
     processes_->on_failure({});
@@ -136,6 +141,7 @@ class CopyCommunicator : public Communicator {
 
   /// One exchange with a deadline; throws where it does not come out right.
   void try_out() {
+    const cuda::CurrentDevice current(ordinal());
     Stream stream = Stream::beside(device_);
     const Buffer memory(device_, sizeof(float));
     const Tensor value(memory.data(), DType::kF32, {1});
@@ -320,11 +326,13 @@ class CopyCommunicator : public Communicator {
 
   /// Does so until the end, as ranks that go on for a while still set flags.
   void keep_released() {
-    releaser_ = std::thread([this] {
-      while (!ends_) {
-        release();
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      }
+    std::call_once(released_, [this] {
+      releaser_ = std::thread([this] {
+        while (!ends_) {
+          release();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
+      });
     });
   }
 
@@ -337,6 +345,7 @@ class CopyCommunicator : public Communicator {
   std::size_t piece_bytes_ = 0;
   StreamWaits waits_;
   Stream releasing_;
+  std::once_flag released_;
   std::thread releaser_;
   std::atomic<bool> ends_ = false;
   StreamEvent last_;  ///< the end of the last collective
