@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string_view>
 
@@ -12,6 +13,17 @@ namespace llmc::cli {
 /// does not return a little after the deadline: MPI waits without end for a process that does not
 /// start it.
 std::shared_ptr<ProcessGroup> join(std::string_view app, const StartUp& options);
+
+/// What `work` returns. Where it throws, the other ranks are told why, so that none waits.
+template <class Run>
+auto or_give_up(ProcessGroup& processes, const Run& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    processes.give_up(error);
+    throw;
+  }
+}
 
 /// Where this process computes.
 RankPlace place_of(const ProcessGroup& processes);

@@ -17,6 +17,7 @@
 #include "cli/options.h"
 #include "cli/ranks.h"
 #include "eval/report.h"
+#include "llmc/comm/agreement.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/process_group.h"
 #include "llmc/core/error.h"
@@ -103,6 +104,18 @@ llmc::cli::ChoiceReport ask(const Options& options, llmc::Transformer& model,
   return report;
 }
 
+// What the answers depend on.
+void agree(const Options& options, llmc::Transformer& model, llmc::Communicator& ranks) {
+  const auto weights = llmc::checksum_of(model.stream(), model.parameters());
+  const auto questions = llmc::checksum_of(options.examples);
+  llmc::expect_agreement(
+      ranks, model.stream(),
+      std::vector<llmc::Belief>{
+          {"checkpoint", llmc::concat("weights of checksum ", weights)},
+          {"seq-len", llmc::concat(options.seq_len)},
+          {"choices", llmc::concat(options.examples.size(), ", checksum ", questions)}});
+}
+
 // Processes share the questions; losses each measures alone. Rank 0 reports.
 int evaluate(const Options& options, llmc::Transformer& model, llmc::Communicator& ranks) {
   llmc::cli::Report report;
@@ -175,11 +188,16 @@ llmc::cli::Work prepare(int argc, char** argv) {
   open_files(*options);
   const auto processes = llmc::cli::join("eval", {});
   llmc::cli::log_as_one(*processes);
-  const auto model =
-      options->model.load(options->micro_batch, options->seq_len, llmc::cli::place_of(*processes));
-  const std::shared_ptr<llmc::Communicator> ranks =
-      llmc::Communicator::open(model->stream().device(), processes);
-  return [=] { return evaluate(*options, *model, *ranks); };
+  return llmc::cli::or_give_up(*processes, [&]() -> llmc::cli::Work {
+    const auto place = llmc::cli::place_of(*processes);
+    const auto model = options->model.load(options->micro_batch, options->seq_len, place);
+    const std::shared_ptr<llmc::Communicator> ranks =
+        llmc::Communicator::open(model->stream().device(), processes);
+    agree(*options, *model, *ranks);
+    return [=] {
+      return llmc::cli::or_give_up(*processes, [&] { return evaluate(*options, *model, *ranks); });
+    };
+  });
 }
 
 }  // namespace

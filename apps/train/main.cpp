@@ -107,12 +107,7 @@ Work prepare(int argc, char** argv) {
   const auto process = std::make_shared<Process>();
   process->group = llmc::cli::join("train", llmc::start_up_options(asked));
   llmc::cli::log_as_one(*process->group);
-  try {
-    return open(process, settings, name);
-  } catch (const std::exception& error) {
-    process->group->give_up(error);
-    throw;
-  }
+  return llmc::cli::or_give_up(*process->group, [&] { return open(process, settings, name); });
 }
 
 }  // namespace

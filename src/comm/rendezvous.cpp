@@ -1,13 +1,17 @@
 #include "comm/rendezvous.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "comm/sha256.h"
 #include "llmc/core/checksum.h"
@@ -30,6 +34,25 @@ constexpr std::string_view kFileHeading = "llmc start-up 1";
 class Refused : public Error {
  public:
   explicit Refused(std::string_view why) : Error(ErrorKind::kComm, "comm", why) {}
+};
+
+/// Rank 0 answered but turned this rank away; it may be rank 0 of another run.
+class TurnedAway : public Error {
+ public:
+  explicit TurnedAway(std::string_view why) : Error(ErrorKind::kComm, "comm", why) {}
+};
+
+/// Why rank 0 was not reached. That it turned this rank away says more than that it has gone since.
+struct Failure {
+  std::string why = "no host";
+  bool turned_away = false;
+
+  void note(const Error& error, std::string_view where = {}) {
+    const bool now = dynamic_cast<const TurnedAway*>(&error) != nullptr;
+    if (turned_away && !now) return;
+    why = concat(where, without_module(error));
+    turned_away = now;
+  }
 };
 
 /// Shows knowledge of the secret in this exchange: `role` and `text` are part of what is shown.
@@ -56,33 +79,118 @@ struct Arrival {
   std::string machine;
 };
 
-/// Rank 0's side of the exchange. Throws where the other is no rank of this run.
-Arrival admit(Socket& socket, const std::string& secret) {
-  const Deadline deadline = in_seconds(kAnswerSeconds);
-  const std::string challenge = random_bytes(kChallengeBytes);
-  Payload hello;
-  hello.put(kProtocol).put(challenge);
-  socket.send({Frame::kHello, hello.bytes()}, deadline);
-  const Frame frame = socket.receive(kMaxMeetingBytes, deadline);
-  if (frame.type != Frame::kJoin) fail(ErrorKind::kComm, "comm", "it is no rank");
-  Payload join(frame.payload);
-  const std::string theirs = join.take_text(), shown = join.take_text(), text = join.take_text();
-  if (!same(shown, proof(secret, "rank", challenge, theirs, text))) {
-    Payload refusal;
-    refusal.put(std::int64_t{0}).put("comm_token: rank 0 has another token");
-    socket.send({Frame::kRefuse, refusal.bytes()}, deadline);
-    fail(ErrorKind::kComm, "comm", "it does not know the token of this run");
+/// Someone who has come to rank 0 and has not shown yet that it is a rank.
+struct Visitor {
+  Socket socket;
+  std::string challenge;
+  std::string arrived;
+  Deadline deadline;
+};
+
+/// Rank 0's side of the exchange, with many at a time: one that is silent keeps no other waiting.
+class Reception {
+ public:
+  Reception(Listener& listener, const std::string& secret) : listener_(listener), secret_(secret) {}
+
+  /// The next who knows the secret, and what it says of itself; a socket that is not open: nobody
+  /// came before the deadline.
+  std::pair<Socket, Arrival> next(Deadline deadline) {
+    while (Clock::now() < deadline) {
+      wait(deadline);
+      for (std::size_t i = visitors_.size(); i-- > 0;) {
+        std::optional<Arrival> arrival;
+        bool stays = true;
+        try {
+          arrival = hear(visitors_[i]);
+        } catch (const Error& error) {
+          turn_away(error);
+          stays = false;
+        }
+        if (stays && !arrival) continue;
+        Socket socket = std::move(visitors_[i].socket);
+        visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (arrival) return {std::move(socket), *arrival};
+      }
+    }
+    return {};
   }
-  Payload welcome;
-  welcome.put(proof(secret, "root", theirs, challenge, {}));
-  socket.send({Frame::kWelcome, welcome.bytes()}, deadline);
-  Payload who(text);
-  Arrival arrival;
-  arrival.rank = static_cast<int>(who.take_number());
-  arrival.size = static_cast<int>(who.take_number());
-  arrival.machine = who.take_text();
-  return arrival;
-}
+
+ private:
+  /// Until someone comes or says something, or has been silent for too long.
+  void wait(Deadline deadline) {
+    constexpr std::size_t kMostVisitors = 256;
+    std::vector<pollfd> entries;
+    for (const Visitor& visitor : visitors_) {
+      entries.push_back({visitor.socket.fd(), POLLIN, 0});
+      deadline = std::min(deadline, visitor.deadline);
+    }
+    if (visitors_.size() < kMostVisitors) entries.push_back({listener_.fd(), POLLIN, 0});
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto ms = std::clamp<std::int64_t>(left.count(), 0, 1000);
+    if (::poll(entries.data(), entries.size(), static_cast<int>(ms)) <= 0) return;
+    if (visitors_.size() < kMostVisitors && entries.back().revents != 0) greet();
+  }
+
+  void greet() {
+    Socket socket = listener_.accept(Clock::now());
+    if (!socket.open()) return;
+    const Deadline deadline = in_seconds(kAnswerSeconds);
+    const std::string challenge = random_bytes(kChallengeBytes);
+    Payload hello;
+    hello.put(kProtocol).put(challenge);
+    try {
+      socket.send({Frame::kHello, hello.bytes()}, deadline);
+      visitors_.push_back({std::move(socket), challenge, {}, deadline});
+    } catch (const Error& error) {
+      turn_away(error);
+    }
+  }
+
+  /// Nothing: it has more to say. Throws where it is no rank of this run.
+  std::optional<Arrival> hear(Visitor& visitor) const {
+    const bool open = visitor.socket.receive_some(visitor.arrived, kMaxMeetingBytes);
+    Frame frame;
+    if (!take_frame(visitor.arrived, frame)) {
+      if (visitor.arrived.size() >= kMaxMeetingBytes) {
+        fail(ErrorKind::kComm, "comm", "its answer is no message of a rank");
+      }
+      if (!open) fail(ErrorKind::kComm, "comm", "its connection was closed");
+      if (Clock::now() >= visitor.deadline) fail(ErrorKind::kComm, "comm", "no answer in time");
+      return {};
+    }
+    if (frame.type != Frame::kJoin) fail(ErrorKind::kComm, "comm", "it is no rank");
+    Payload join(frame.payload);
+    const std::string theirs = join.take_text(), shown = join.take_text(), text = join.take_text();
+    const Deadline deadline = in_seconds(kAnswerSeconds);
+    if (!same(shown, proof(secret_, "rank", visitor.challenge, theirs, text))) {
+      Payload refusal;
+      refusal.put(std::int64_t{0}).put("comm_token: rank 0 has another token");
+      visitor.socket.send({Frame::kRefuse, refusal.bytes()}, deadline);
+      fail(ErrorKind::kComm, "comm", "it does not know the token of this run");
+    }
+    Payload welcome;
+    welcome.put(proof(secret_, "root", theirs, visitor.challenge, {}));
+    visitor.socket.send({Frame::kWelcome, welcome.bytes()}, deadline);
+    Payload who(text);
+    Arrival arrival;
+    arrival.rank = static_cast<int>(who.take_number());
+    arrival.size = static_cast<int>(who.take_number());
+    arrival.machine = who.take_text();
+    return arrival;
+  }
+
+  /// Who comes again and again is told of once.
+  void turn_away(const Error& error) {
+    const std::string why = without_module(error);
+    if (!told_.insert(why).second) return;
+    log(LogLevel::kWarning, concat("a connection was turned away: ", why));
+  }
+
+  Listener& listener_;
+  const std::string secret_;
+  std::vector<Visitor> visitors_;
+  std::set<std::string> told_;
+};
 
 void refuse(Socket& socket, std::string_view why) noexcept {
   try {
@@ -140,7 +248,7 @@ Star converse(Socket socket, const std::string& secret, int rank, int size, Dead
       const bool known = payload.take_number() != 0;
       const std::string why = payload.take_text();
       if (known && welcome) throw Refused(why);
-      fail(ErrorKind::kComm, "comm", why);
+      throw TurnedAway(why);
     }
     if (frame.type == Frame::kWelcome && !welcome) {
       welcome = same(payload.take_text(), proof(secret, "root", challenge, theirs, {}));
@@ -161,7 +269,7 @@ Star converse(Socket socket, const std::string& secret, int rank, int size, Dead
 
 /// Tries each host once.
 Star attend(const Meeting& meeting, int rank, int size, Deadline deadline) {
-  std::string why = "no host";
+  Failure failure;
   for (const std::string& host : meeting.hosts) {
     Socket socket;
     try {
@@ -170,27 +278,28 @@ Star attend(const Meeting& meeting, int rank, int size, Deadline deadline) {
     } catch (const Refused&) {
       throw;
     } catch (const Error& error) {
-      why = concat(host, " port ", meeting.port, ": ", without_module(error));
+      failure.note(error, concat(host, " port ", meeting.port, ": "));
     }
   }
-  fail(ErrorKind::kComm, "comm", why);
+  if (failure.turned_away) throw TurnedAway(failure.why);
+  fail(ErrorKind::kComm, "comm", failure.why);
 }
 
 /// Calls `once` until it does not fail, or the deadline.
 template <class Once>
 Star retry(int rank, Deadline deadline, const Once& once) {
-  std::string why;
+  Failure failure;
   for (;;) {
     try {
       return once();
     } catch (const Refused&) {
       throw;
     } catch (const Error& error) {
-      why = without_module(error);
+      failure.note(error);
     }
     if (Clock::now() >= deadline) {
       fail(ErrorKind::kComm, "comm", "rank ", rank,
-           ": expected to reach rank 0 before the deadline (comm_deadline), got: ", why);
+           ": expected to reach rank 0 before the deadline (comm_deadline), got: ", failure.why);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -238,18 +347,12 @@ Star host_ranks(Listener& listener, const std::string& secret, int size, Deadlin
   star.peers.resize(static_cast<std::size_t>(size));
   std::vector<std::string> machines(static_cast<std::size_t>(size));
   machines[0] = machine_id();
+  Reception reception(listener, secret);
   for (int missing = size - 1; missing > 0;) {
-    Socket socket = listener.accept(deadline);
+    auto [socket, arrival] = reception.next(deadline);
     if (!socket.open()) {
       call_off(star.peers, concat("expected ", size, " ranks before the deadline (comm_deadline), ",
                                   "got no word from rank ", list_missing(star.peers)));
-    }
-    Arrival arrival;
-    try {
-      arrival = admit(socket, secret);
-    } catch (const Error& error) {
-      log(LogLevel::kWarning, concat("a connection was turned away: ", without_module(error)));
-      continue;
     }
     const auto r = static_cast<std::size_t>(arrival.rank);
     if (arrival.size != size || arrival.rank < 1 || arrival.rank >= size) {

@@ -161,10 +161,12 @@ Frame Socket::receive(std::size_t limit, Deadline deadline) {
   return frame;
 }
 
-bool Socket::receive_some(std::string& buffer) {
+bool Socket::receive_some(std::string& buffer, std::size_t most) {
   char piece[4096];
   for (;;) {
-    const ssize_t count = ::recv(fd_, piece, sizeof piece, 0);
+    const std::size_t room = most - std::min(most, buffer.size());
+    if (room == 0) return true;
+    const ssize_t count = ::recv(fd_, piece, std::min(room, sizeof piece), 0);
     if (count > 0) {
       buffer.append(piece, static_cast<std::size_t>(count));
     } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {

@@ -65,8 +65,9 @@ class Socket {
   void send(const Frame& frame, Deadline deadline);
   /// The next frame; longer than `limit` bytes is an error, as is the end of the connection.
   Frame receive(std::size_t limit, Deadline deadline);
-  /// Takes what has arrived into `buffer`, without waiting. False: the connection has ended.
-  bool receive_some(std::string& buffer);
+  /// Takes what has arrived into `buffer`, up to `most` bytes in it, without waiting. False: the
+  /// connection has ended.
+  bool receive_some(std::string& buffer, std::size_t most = SIZE_MAX);
   /// Closes once the other end has closed, or at the deadline: closing earlier could lose what was
   /// sent last.
   void finish(Deadline deadline);
@@ -90,6 +91,7 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  int fd() const { return fd_; }
   int port() const { return port_; }
   /// A socket that is not open: nobody came before the deadline.
   Socket accept(Deadline deadline);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/json_text.h"
+#include "llmc/core/checksum.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 
@@ -247,6 +248,25 @@ void check_choices(std::span<const ChoiceExample> examples, std::int64_t vocab_s
            seq_len, " tokens, the model's length, got ", ending.tokens.size());
     }
   }
+}
+
+std::uint64_t checksum_of(std::span<const ChoiceExample> examples) {
+  Checksum64 checksum;
+  const auto add = [&](std::int64_t number) { checksum.update(&number, sizeof number); };
+  const auto add_all = [&](const std::vector<std::int32_t>& tokens) {
+    add(std::ssize(tokens));
+    checksum.update(tokens.data(), tokens.size() * sizeof tokens[0]);
+  };
+  for (const ChoiceExample& example : examples) {
+    add_all(example.context);
+    add(std::ssize(example.endings));
+    for (const ChoiceEnding& ending : example.endings) {
+      add_all(ending.tokens);
+      add(ending.characters);
+    }
+    add(example.label);
+  }
+  return checksum.value();
 }
 
 }  // namespace llmc

@@ -5,6 +5,7 @@
 #include <bit>
 #include <string>
 
+#include "llmc/core/checksum.h"
 #include "llmc/core/error.h"
 
 namespace llmc {
@@ -118,6 +119,23 @@ void TokenFile::read(std::span<std::int32_t> out, std::int64_t begin) {
          ", got ", static_cast<std::uint32_t>(*bad), " at token ", begin + (bad - out.begin()),
          "; the file was made for another vocabulary");
   }
+}
+
+std::uint64_t sample_checksum(std::span<const std::filesystem::path> files) {
+  constexpr std::int64_t kWindows = 16, kTokens = 1024;
+  Checksum64 checksum;
+  std::vector<std::int32_t> window;
+  for (const auto& path : files) {
+    TokenFile file(path);
+    const std::int64_t size = file.size(), length = std::min(size, kTokens);
+    checksum.update(&size, sizeof size);
+    window.resize(static_cast<std::size_t>(length));
+    for (std::int64_t i = 0; i < kWindows && length > 0; ++i) {
+      file.read(window, (size - length) * i / (kWindows - 1));
+      checksum.update(window.data(), window.size() * sizeof window[0]);
+    }
+  }
+  return checksum.value();
 }
 
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, TokenFormat format)

@@ -108,7 +108,7 @@ struct CheckpointReader::Impl {
         fail_here(name, ": expected ", expected.bytes, " bytes, got ", bytes,
                   advice_on_damage(folder));
       }
-      const auto file = files.emplace(name, SafetensorsReader(path)).first;
+      const auto file = files.emplace(name, open_file(path)).first;
       if (file->second.header_checksum() != expected.header_checksum) {
         fail_here(name, ": the checksum of its header differs from the manifest",
                   advice_on_damage(folder));
@@ -118,6 +118,15 @@ struct CheckpointReader::Impl {
       for (const auto& [name, tensor] : *tensors) {
         if (has_files(tensor)) check_pieces(name, tensor);
       }
+    }
+  }
+
+  SafetensorsReader open_file(const fs::path& path) const {
+    try {
+      return SafetensorsReader(path);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kInput) throw;
+      fail_here("a file cannot be read: ", error.what(), advice_on_damage(folder));
     }
   }
 

@@ -1,9 +1,11 @@
 #include "llmc/nn/parameters.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <thread>
 #include <utility>
 
+#include "llmc/core/checksum.h"
 #include "llmc/core/error.h"
 #include "llmc/core/rng.h"
 #include "llmc/ops/step.h"
@@ -174,6 +176,22 @@ void initialise(Stream& stream, const ParameterSet& parameters, std::uint32_t se
       }
     }
   }
+}
+
+std::uint64_t checksum_of(Stream& stream, const ParameterSet& parameters) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements
+  std::vector<std::byte> host;
+  Checksum64 checksum;
+  for (ParameterSet::Id id = 0; id < parameters.table().size(); ++id) {
+    const Tensor value = parameters.value(id);
+    for (std::int64_t begin = 0; begin < value.numel(); begin += kPiece) {
+      const Tensor piece = value.flat(begin, std::min(kPiece, value.numel() - begin));
+      host.resize(std::max(host.size(), piece.bytes()));
+      copy_to_host(stream, host.data(), piece);
+      checksum.update(host.data(), piece.bytes());
+    }
+  }
+  return checksum.value();
 }
 
 }  // namespace llmc

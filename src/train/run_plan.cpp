@@ -244,6 +244,12 @@ ModelConfig resolve(TrainConfig& config, const Tokenizer* tokenizer, const Model
     fail(ErrorKind::kConfig, "run", "seq_len: expected at most block_size (", config.block_size,
          "), got ", config.seq_len);
   }
+  constexpr std::int64_t kMostTokens = 9'000'000'000'000'000;
+  if (config.micro_batch * config.seq_len > kMostTokens / ranks) {
+    fail(ErrorKind::kConfig, "run", "micro_batch: expected micro_batch × seq_len × ranks to be at ",
+         "most ", kMostTokens, " tokens, got ", config.micro_batch, " × ", config.seq_len, " × ",
+         ranks);
+  }
   const std::int64_t micro_tokens = config.micro_batch * config.seq_len * ranks;
   config.tokens_per_step = micro_steps_of(config.tokens_per_step, micro_tokens) * micro_tokens;
   return model;

@@ -4,10 +4,12 @@
 #include <exception>
 
 #include "core/system_limits.h"
+#include "llmc/comm/agreement.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/core/log.h"
 #include "llmc/data/dataset_info.h"
+#include "llmc/data/token_file.h"
 #include "llmc/ops/linear.h"
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sinks.h"
@@ -140,6 +142,15 @@ void TrainingRun::agree() {
   beliefs.push_back({"tokens of the training data", concat(train_source_->tokens_per_epoch())});
   beliefs.push_back(
       {"tokens of the validation data", concat(val_source_ ? val_source_->tokens_per_epoch() : 0)});
+  const TrainConfig& config = plan_.config;
+  const auto content = [](const std::string& pattern) {
+    return concat("checksum ", sample_checksum(glob_files(pattern)));
+  };
+  beliefs.push_back({"content of the training data", content(config.train_data)});
+  beliefs.push_back(
+      {"content of the validation data", val_source_ ? content(config.val_data) : "none"});
+  beliefs.push_back(
+      {"questions of eval_choices", concat(choices_.size(), ", checksum ", checksum_of(choices_))});
   expect_agreement(*comm_, model_->stream(), beliefs);
   plan_.config.out_dir = text_of_rank_0(*comm_, model_->stream(), plan_.config.out_dir);
 }
@@ -233,6 +244,11 @@ void TrainingRun::set_up() {
   if (!choices_.empty()) trainer_->ask(choices_);
   if (plan_.tokenizer) trainer_->decode_with(*plan_.tokenizer);
   if (checkpoint_) trainer_->resume(*checkpoint_);
+  if (comm_) {
+    const std::uint64_t weights = checksum_of(model_->stream(), model_->parameters());
+    expect_agreement(*comm_, model_->stream(),
+                     std::vector<Belief>{{"weights to start with", concat("checksum ", weights)}});
+  }
   set_up_folder();
 }
 

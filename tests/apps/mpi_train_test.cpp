@@ -139,6 +139,88 @@ TEST_F(MpiTrain, MixedConfigurationsAreRefusedByRankAndName) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "config.toml"));
 }
 
+class MpiFolders : public MpiTrain {
+ protected:
+  void SetUp() override {
+    MpiTrain::SetUp();
+    for (const int rank : {0, 1}) std::filesystem::create_directories(of_rank(rank));
+  }
+
+  std::filesystem::path of_rank(int rank) const { return folder_ / concat("rank_", rank); }
+
+  /// The program with two ranks, each in a folder of its own.
+  Outcome run(const char* name, const Arguments& arguments) {
+    const Arguments start{"-np", "2",      "sh", "-c", "cd rank_$OMPI_COMM_WORLD_RANK; exec \"$@\"",
+                          "sh",  app(name)};
+    return Program(LLMC_MPIRUN, start + arguments, folder_.path().string()).wait();
+  }
+
+  void expect_refusal(const Outcome& outcome, const std::string& what) {
+    EXPECT_EQ(outcome.status, 2) << outcome.out;
+    EXPECT_NE(outcome.err.find(what + ": expected the same on all ranks"), std::string::npos)
+        << outcome.err;
+    EXPECT_FALSE(std::filesystem::exists(of_rank(0) / "run" / "config.toml"));
+  }
+
+  /// A checkpoint of a model with other weights for each rank, as rank_N/model.
+  void make_models() {
+    for (const int rank : {0, 1}) {
+      const std::string out = (of_rank(rank) / "model").string();
+      ASSERT_EQ(train(1, {"--out-dir", out, "--max-steps", "1", "--seed", concat(rank)}).status, 0);
+    }
+  }
+};
+
+TEST_F(MpiFolders, DataOfOneSizeButOtherContentAreRefused) {
+  for (const char* file : {"tales_train.bin", "tales_val.bin"}) {
+    for (const int rank : {0, 1}) {
+      std::filesystem::copy(folder_ / "data", of_rank(rank) / "data",
+                            std::filesystem::copy_options::recursive |
+                                std::filesystem::copy_options::overwrite_existing);
+    }
+    std::string bytes = read_text(of_rank(1) / "data" / file);
+    bytes[bytes.size() - 10] ^= 1;
+    write_text(of_rank(1) / "data" / file, bytes);
+    const Outcome outcome = run("train", options() + Arguments{"--out-dir", "run"});
+    expect_refusal(outcome, file[6] == 't' ? "content of the training data"
+                                           : "content of the validation data");
+  }
+}
+
+TEST_F(MpiFolders, OtherWeightsAreRefused) {
+  make_models();
+  std::filesystem::copy(folder_ / "data", of_rank(0) / "data");
+  std::filesystem::copy(folder_ / "data", of_rank(1) / "data");
+  expect_refusal(run("train", options() + Arguments{"--init-from", "model", "--out-dir", "run"}),
+                 "weights to start with");
+}
+
+TEST_F(MpiFolders, EvalRefusesOtherModelsAndQuestions) {
+  make_models();
+  const std::string questions = R"({"ctx": "a", "endings": [" b", " c"], "label": 0})";
+  write_text(of_rank(0) / "questions.jsonl", questions + "\n");
+  write_text(of_rank(1) / "questions.jsonl", questions + "\n");
+  const Arguments arguments{"--choices", "questions.jsonl", "--checkpoint"};
+  expect_refusal(run("eval", arguments + Arguments{"model"}), "checkpoint");
+  const std::string same = (of_rank(0) / "model").string();
+  const Outcome good = run("eval", arguments + Arguments{same});
+  EXPECT_EQ(good.status, 0) << good.err;
+  write_text(of_rank(1) / "questions.jsonl", questions + "\n" + questions + "\n");
+  expect_refusal(run("eval", arguments + Arguments{same}), "choices");
+}
+
+TEST_F(MpiFolders, WhyEvalGivesUpIsToldToTheOthers) {
+  make_models();
+  const std::string same = (of_rank(0) / "model").string();
+  write_text(folder_ / "questions.jsonl", R"({"ctx": "a", "endings": [" b"], "label": 0})"
+                                          "\n");
+  const Outcome outcome = run("eval", {"--checkpoint", same, "--choices", "../questions.jsonl",
+                                       "--predictions", "no/such/folder"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("eval: [file] cannot"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("an error ended it"), std::string::npos) << outcome.err;
+}
+
 // What only rank 0 sees is no communication that fails on the others, which could be tried again.
 TEST_F(MpiTrain, AWrongOptionEndsAllAsSuch) {
   ASSERT_EQ(train(1, {"--out-dir", "run", "--max-steps", "1"}).status, 0);

@@ -100,6 +100,76 @@ TEST(TcpStart, StrangersAreTurnedAway) {
   expect_part(log.text(), "it is no rank");
 }
 
+TEST(TcpStart, SilentStrangersKeepNoRankWaiting) {
+  const testing::CapturedLog log;
+  const int port = free_port();
+  std::atomic<int> seen{0};
+  const auto rank = [&](int r) {
+    return [&seen, port, r] {
+      if (r > 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      use(meet_by_tcp({{"localhost"}, port, "ours"}, r, 2, in_seconds(4)), seen);
+    };
+  };
+  const auto silent_visitors = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::vector<Socket> sockets;
+    for (int i = 0; i < 8; ++i)
+      sockets.push_back(Socket::connect("localhost", port, in_seconds(5)));
+    for (const Deadline end = in_seconds(6); seen != 3 && Clock::now() < end;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  };
+  const auto began = Clock::now();
+  for (const std::string& error : run_ranks({rank(0), rank(1), silent_visitors})) {
+    EXPECT_EQ(error, "");
+  }
+  EXPECT_EQ(seen, 3);
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(3));
+}
+
+TEST(TcpStart, StrangersThatKeepComingDoNotPutTheDeadlineOff) {
+  const testing::CapturedLog log;
+  const int port = free_port();
+  std::atomic<bool> over{false};
+  const auto root = [&] {
+    try {
+      meet_by_tcp({{"localhost"}, port, "ours"}, 0, 2, in_seconds(1));
+    } catch (...) {
+      over = true;
+      throw;
+    }
+  };
+  const auto visitors = [&] {
+    const Deadline end = in_seconds(8);
+    std::vector<Socket> sockets;
+    while (!over && Clock::now() < end) {
+      try {
+        sockets.push_back(Socket::connect("localhost", port, in_seconds(1)));
+      } catch (const Error&) {  // rank 0 does not listen
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  };
+  const auto began = Clock::now();
+  expect_part(run_ranks({root, visitors})[0], "no word from rank 1");
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(5));
+}
+
+TEST(TcpStart, ARankThatWasTurnedAwaySaysSoWhenRankZeroHasGone) {
+  const testing::CapturedLog log;
+  const int port = free_port();
+  const auto rank = [&](int r, const char* token, double seconds) {
+    return [port, r, token, seconds] {
+      meet_by_tcp({{"localhost"}, port, token}, r, 3, in_seconds(seconds));
+    };
+  };
+  const auto errors = run_ranks({rank(0, "ours", 1), rank(1, "theirs", 2)});
+  expect_part(errors[1], "comm_token: rank 0 has another token");
+  const std::string told = "does not know the token";
+  const std::string text = log.text();
+  EXPECT_EQ(text.find(told), text.rfind(told)) << text;
+}
+
 TEST(TcpStart, ARankDoesNotTrustAHostThatDoesNotKnowTheToken) {
   Listener listener(0, in_seconds(1));
   const auto false_host = [&] {

@@ -73,6 +73,29 @@ TEST_F(ChoiceFile, TokensOfAnotherTokenizerHaveNoText) {
                [&] { check_choices(examples, 257, 8); });
 }
 
+TEST(ChoiceChecksum, DependsOnAllThatTheyHold) {
+  const ChoiceExample example{{1, 2}, {{{3}, 4}, {{5, 6}, 7}}, 1};
+  const auto of = [](const ChoiceExample& e) { return checksum_of(std::vector{e}); };
+  const std::uint64_t checksum = of(example);
+  EXPECT_EQ(of(example), checksum);
+  EXPECT_NE(checksum_of(std::vector{example, example}), checksum);
+  const auto changed = [&](auto change) {
+    ChoiceExample other = example;
+    change(other);
+    EXPECT_NE(of(other), checksum);
+  };
+  changed([](ChoiceExample& e) { e.label = 0; });
+  changed([](ChoiceExample& e) { e.context = {1}; });
+  changed([](ChoiceExample& e) { e.endings[0].tokens = {4}; });
+  changed([](ChoiceExample& e) { e.endings[1].characters = 8; });
+  changed([](ChoiceExample& e) { e.endings.pop_back(); });
+  changed([](ChoiceExample& e) {  // the same tokens in the same order
+    e.context = {1, 2, 3};
+    e.endings[0].tokens = {5};
+    e.endings[1].tokens = {6};
+  });
+}
+
 TEST_F(ChoiceFile, RefusesDamagedBinaries) {
   const std::string whole = bytes_of(kWords, 2);
   for (std::size_t size = 4; size < whole.size(); size += size < 1024 ? 101 : 1) {

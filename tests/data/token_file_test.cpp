@@ -44,6 +44,29 @@ void write_raw(const fs::path& path, std::array<std::int32_t, 3> head, std::size
   write_text(path, bytes);
 }
 
+TEST(SampleChecksum, TellsFilesApart) {
+  const TempFolder folder;
+  const std::vector<fs::path> files{folder / "a.bin", folder / "b.bin"};
+  const auto sample_with = [&](std::vector<std::int32_t> second) {
+    write_tokens(files[1], TokenFormat::kU16, second);
+    return sample_checksum(files);
+  };
+  write_tokens(files[0], TokenFormat::kU16, random_tokens(100'003, 65536, 1));
+  std::vector<std::int32_t> tokens = random_tokens(16'384, 65535, 2);
+  const std::uint64_t before = sample_with(tokens);
+  EXPECT_EQ(sample_with(tokens), before);
+  for (const std::size_t i : {std::size_t{0}, std::size_t{5'000}, tokens.size() - 1}) {
+    ++tokens[i];
+    EXPECT_NE(sample_with(tokens), before) << i;
+    --tokens[i];
+  }
+  tokens.pop_back();
+  EXPECT_NE(sample_with(tokens), before);
+  EXPECT_NE(sample_with({}), sample_with({0}));
+  EXPECT_NE(sample_with(random_tokens(100'003, 65536, 3)),
+            sample_with(random_tokens(100'003, 65536, 4)));
+}
+
 class TokenFileFormats : public ::testing::TestWithParam<TokenFormat> {};
 
 TEST_P(TokenFileFormats, ReadsAnyWindow) {

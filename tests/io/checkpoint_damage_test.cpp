@@ -278,6 +278,12 @@ TEST_F(CheckpointDamage, TheCheckpointBeforeADamagedOneIsNamed) {
   const std::string advice = "use another checkpoint, such as " + before.string();
   put_file(folder / "manifest.json", "{");
   expect_error(ErrorKind::kInput, advice, [&] { verify_checkpoint(folder); });
+  const fs::path third = save(11);
+  std::string bytes = read_text(third / "optimizer.safetensors");
+  bytes[12] ^= 4;  // in the header, which is then no longer what a reader takes
+  put_file(third / "optimizer.safetensors", bytes);
+  expect_error(ErrorKind::kInput, "use another checkpoint, such as " + folder.string(),
+               [&] { verify_checkpoint(third); });
   put_file(before / "manifest.json", "{");
   expect_error(ErrorKind::kInput, "use another checkpoint", [&] { verify_checkpoint(before); });
 }

@@ -53,6 +53,21 @@ TEST(ParameterSet, TableAndBuckets) {
   EXPECT_THROW(p.find("e"), Error);
 }
 
+TEST(ParameterSet, TheChecksumIsThatOfAllValuesWhateverTheRanks) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Model alone(dtype), shared(dtype, 3), other(dtype);
+    initialise(alone.stream, alone.parameters, 1);
+    initialise(shared.stream, shared.parameters, 1);
+    initialise(other.stream, other.parameters, 2);
+    const std::uint64_t checksum = checksum_of(alone.stream, alone.parameters);
+    EXPECT_EQ(checksum_of(shared.stream, shared.parameters), checksum);
+    EXPECT_NE(checksum_of(other.stream, other.parameters), checksum);
+    const std::uint32_t one_bit = 1;
+    copy_from_host(alone.stream, alone.parameters.value("d"), &one_bit);
+    EXPECT_NE(checksum_of(alone.stream, alone.parameters), checksum);
+  }
+}
+
 TEST(ParameterSet, GradientsAreF32AndOptional) {
   Model model(DType::kBF16);
   EXPECT_EQ(model.parameters.value("a").dtype(), DType::kBF16);

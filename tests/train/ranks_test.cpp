@@ -350,5 +350,13 @@ TEST_F(RanksTest, DryRunsPlanForAnyNumber) {
   EXPECT_EQ(report("0", "1").find("ranks with"), std::string::npos);
 }
 
+TEST_F(RanksTest, MoreTokensAStepThanCanBeCountedAreRefused) {
+  const Options most{{"dry_run", "true"},        {"dry_run_ranks", "1000000"},
+                     {"block_size", "10000000"}, {"seq_len", "10000000"},
+                     {"micro_batch", "1000000"}, {"tokens_per_step", "0"}};
+  testing::expect_error(ErrorKind::kConfig, "micro_batch: expected micro_batch × seq_len × ranks",
+                        [&] { plan_run(settings(most), "test", 1); });
+}
+
 }  // namespace
 }  // namespace llmc

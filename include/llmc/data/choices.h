@@ -42,6 +42,9 @@ std::vector<ChoiceExample> read_choices(const std::filesystem::path& path,
 void check_choices(std::span<const ChoiceExample> examples, std::int64_t vocab_size,
                    std::int64_t seq_len);
 
+/// Checksum64 of all that they hold.
+std::uint64_t checksum_of(std::span<const ChoiceExample> examples);
+
 /// Turns multiple choice examples, JSON Lines {"ctx": text, "endings": [four texts], "label":
 /// number}, into llm.c's binary file (docs/formats.md) as llm.c does: the context and each ending,
 /// with a space in front, become tokens on their own. Returns the number of examples. A line that

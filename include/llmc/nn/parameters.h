@@ -108,4 +108,7 @@ class ParameterSet {
 /// order; bf16 values are rounded to nearest. The parameters must be bound.
 void initialise(Stream& stream, const ParameterSet& parameters, std::uint32_t seed);
 
+/// Checksum64 of every parameter's values, in table order. The parameters must be bound.
+std::uint64_t checksum_of(Stream& stream, const ParameterSet& parameters);
+
 }  // namespace llmc
