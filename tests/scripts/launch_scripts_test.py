@@ -291,7 +291,7 @@ class Retry(LaunchTest):
             self.plan("sleep", 0)
             process = subprocess.Popen(
                 ["bash", SCRIPTS / "retry.sh", *self.WORDS, self.record, "--out-dir", "a"],
-                env=self.environment, start_new_session=True, stderr=subprocess.DEVNULL)
+                cwd=self.folder, env=self.environment, start_new_session=True, stderr=subprocess.DEVNULL)
             self.wait_for(self.record.parent / "ready")
             os.killpg(process.pid, sent)  # as a terminal does
             self.assertEqual(process.wait(10), 130 if got == "INT" else 143)
@@ -302,7 +302,7 @@ class Retry(LaunchTest):
         self.plan(1, 0)
         process = subprocess.Popen(
             ["bash", SCRIPTS / "retry.sh", "--pause", "60", "--", self.record, "--out-dir", "a"],
-            env=self.environment, stderr=subprocess.PIPE, text=True)
+            cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True)
         self.assertIn("retry 1 of 3 in 60 s", process.stderr.readline())
         # The pause begins a moment after the message.
         deadline = time.monotonic() + 10
