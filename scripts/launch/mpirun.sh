@@ -49,10 +49,7 @@ done
 config=$(find_config "$root" "$1")
 shift
 train=$(find_train "$root" cuda-nccl cpu-mpi)
-if [ -z "$ranks$hosts" ]; then
-  ranks=$(count_gpus)
-  [ "$ranks" -gt 0 ] || fail "expected --ranks, as no GPU was found on this machine"
-fi
+[ -n "$ranks$hosts" ] || ranks=$(count_gpus --ranks)
 
 read -r -a command <<<"${LLMC_MPIRUN:-mpirun}"
 [ -z "$ranks" ] || command+=(-np "$ranks")

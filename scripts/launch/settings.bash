@@ -51,5 +51,10 @@ find_train() {
   fail "expected build/PRESET/apps/train of one of $*, got none; build it or set LLMC_TRAIN"
 }
 
-# GPUs of this machine; 0 where the driver's program is missing.
-count_gpus() { nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true; }
+# How many GPUs this machine has. Where there are none, an option must say what to use instead.
+count_gpus() {
+  local count
+  count=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)
+  [ "$count" -gt 0 ] || fail "expected $1, as no GPU was found on this machine"
+  echo "$count"
+}

@@ -53,8 +53,7 @@ done
 [ $# = 0 ] || shift
 train=$(find_train "$root" cuda-release cuda-nccl cpu-release cpu-mpi)
 if [ -z "$gpus" ]; then
-  count=$(count_gpus)
-  [ "$count" -gt 0 ] || fail "expected --gpus, as no GPU was found on this machine"
+  count=$(count_gpus --gpus)
   gpus=$(seq -s, 0 $((count - 1)))
 fi
 IFS=, read -r -a gpus <<<"$gpus"
