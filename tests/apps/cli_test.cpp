@@ -50,9 +50,7 @@ class CliTest : public ::testing::Test {
   }
 
   void prepare_data() {
-    const Outcome outcome =
-        run("prepare", {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens",
-                        "2000", "--out-dir", "data", "--name", "tales"});
+    const Outcome outcome = testing::prepare_tales(folder_.path().string());
     ASSERT_EQ(outcome.status, 0) << outcome.err;
   }
 

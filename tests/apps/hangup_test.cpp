@@ -82,11 +82,7 @@ class TerminalSession {
 class Hangup : public ::testing::Test {
  protected:
   void SetUp() override {
-    const Outcome outcome =
-        testing::run_app("prepare",
-                         {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens",
-                          "2000", "--out-dir", "data", "--name", "tales"},
-                         folder_.path().string());
+    const Outcome outcome = testing::prepare_tales(folder_.path().string());
     ASSERT_EQ(outcome.status, 0) << outcome.err;
   }
   static std::string command(const std::string& before) {

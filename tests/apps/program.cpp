@@ -84,4 +84,11 @@ Outcome run_app(const std::string& app, const Arguments& arguments, const std::s
   return Program(LLMC_APPS_DIR "/" + app, arguments, folder).wait();
 }
 
+Outcome prepare_tales(const std::string& folder) {
+  return run_app("prepare",
+                 {"--corpus", "tales", "--bytes", "20000", "--seed", "1", "--val-tokens", "2000",
+                  "--out-dir", "data", "--name", "tales"},
+                 folder);
+}
+
 }  // namespace llmc::testing

@@ -50,4 +50,7 @@ class Program {
 /// A program of apps/, such as "train", from its start to its end.
 Outcome run_app(const std::string& app, const Arguments& arguments, const std::string& folder);
 
+/// prepare: little stories in the folder, data/tales_train.bin and data/tales_val.bin.
+Outcome prepare_tales(const std::string& folder);
+
 }  // namespace llmc::testing
