@@ -164,7 +164,7 @@ void run(Options o, const std::shared_ptr<ProcessGroup>& group, double began) {
   std::unique_ptr<Communicator> comm;
   if (ranks > 1) comm = Communicator::open(device, group);
 
-  TrainingSteps steps(device, *group, model, o.model);
+  TrainingSteps steps(device, *group, comm.get(), model, o.model);
   steps.start_optimizer(comm.get(), ExchangeTime::kBesidePasses);
   if (prints) print_start(o, device, ranks);
   Result result;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "bench/timing.h"
-#include "llmc/ops/linear.h"
+#include "train/ranks.h"
 
 namespace llmc::bench {
 namespace {
@@ -31,8 +31,8 @@ std::vector<std::int32_t> draw(std::mt19937& draws, std::int64_t count, std::int
 
 }  // namespace
 
-TrainingSteps::TrainingSteps(const Device& device, ProcessGroup& group, const ModelConfig& model,
-                             const ModelOptions& options)
+TrainingSteps::TrainingSteps(const Device& device, ProcessGroup& group, Communicator* comm,
+                             const ModelConfig& model, const ModelOptions& options)
     : group_(group),
       config_(options.config),
       tokens_per_step_(static_cast<double>(config_.tokens_per_step)),
@@ -46,26 +46,9 @@ TrainingSteps::TrainingSteps(const Device& device, ProcessGroup& group, const Mo
   for (std::int64_t i = 0; i < micro_steps; ++i) {
     batches_.push_back(draw(draws, micro_tokens + 1, model.vocab_size));
   }
-  if (group.size() > 1 && device.tunes_matmul()) share_products();
-}
-
-void TrainingSteps::share_products() {
-  Stream& stream = model_.stream();
-  if (group_.rank() == 0) {
-    // The first micro-step overwrites gradients, others add: these are different products.
-    const std::size_t micro_steps = std::min<std::size_t>(2, batches_.size());
-    model_.begin_step({.lr = 0, .seed = 0, .step = 0, .nominal_tokens = tokens_per_step_},
-                      static_cast<int>(micro_steps));
-    for (std::size_t i = 0; i < micro_steps; ++i) {
-      forward(batches_[i]);
-      model_.backward();
-    }
-  }
-  set_matmul_choices(stream, group_.share(matmul_choices(stream)));
-}
-
-void TrainingSteps::forward(std::span<const std::int32_t> tokens) {
-  model_.forward(tokens.first(tokens.size() - 1), tokens.last(tokens.size() - 1));
+  // As the Trainer does, before anything is exchanged: beside an exchange, others could seem
+  // faster.
+  if (comm) llmc::share_products(*comm, model_, config_.micro_batch, config_.seq_len, micro_steps);
 }
 
 void TrainingSteps::start_optimizer(Communicator* comm, ExchangeTime when) {
@@ -105,7 +88,9 @@ void TrainingSteps::queue() {
   model_.begin_step({.lr = lr, .seed = 1, .step = step_++, .nominal_tokens = tokens_per_step_},
                     static_cast<int>(batches_.size()));
   for (const auto& tokens : batches_) {
-    timed(&Phases::forward, [&] { forward(tokens); });
+    const std::span<const std::int32_t> all(tokens);
+    timed(&Phases::forward,
+          [&] { model_.forward(all.first(all.size() - 1), all.last(all.size() - 1)); });
     timed(&Phases::backward, [&] { model_.backward(); });
   }
   timed(&Phases::update, [&] { optimizer_->step(model_.stream(), model_.step_block()); });

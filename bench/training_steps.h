@@ -24,9 +24,10 @@ enum class ExchangeTime {
 /// ahead, as the Trainer does. All ranks make the same calls.
 class TrainingSteps {
  public:
-  /// Allocates the model and draws its weights. options.config: with every value filled in.
-  TrainingSteps(const Device& device, ProcessGroup& group, const ModelConfig& model,
-                const ModelOptions& options);
+  /// Allocates the model and draws its weights. comm: of the group, null with one rank.
+  /// options.config: with every value filled in.
+  TrainingSteps(const Device& device, ProcessGroup& group, Communicator* comm,
+                const ModelConfig& model, const ModelOptions& options);
 
   /// A new optimizer, in place of the one there was, which makes room first. comm: null with one
   /// rank, else what it exchanges over, which must outlive it.
@@ -50,10 +51,6 @@ class TrainingSteps {
   const AdamW& optimizer() const { return *optimizer_; }
 
  private:
-  /// Gives all ranks the matrix products that rank 0 times before anything is exchanged, as the
-  /// Trainer does: beside an exchange, others could seem faster.
-  void share_products();
-  void forward(std::span<const std::int32_t> tokens);
   void queue();
   template <class Part>
   void timed(double Phases::*sum, const Part& part);

@@ -1,13 +1,22 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "llmc/comm/communicator.h"
+#include "llmc/nn/transformer.h"
 
 namespace llmc {
 
 /// The text that rank 0 passes.
 std::string text_of_rank_0(Communicator& comm, Stream& stream, const std::string& text);
+
+/// Gives all ranks the algorithms for matrix products that rank 0 finds fastest, where the device
+/// times them: their roundings differ. Rank 0 tries a step of so many micro-steps of B·T tokens, so
+/// the model's hooks must not exchange anything yet; it leaves nothing but gradients and sums,
+/// which the next step begins anew. All ranks must call it.
+void share_products(Communicator& comm, Transformer& model, std::int64_t B, std::int64_t T,
+                    std::int64_t micro_steps);
 
 /// Stands for ranks that are only planned with: rank 0 of so many, which can exchange nothing.
 class PlannedRanks : public Communicator {

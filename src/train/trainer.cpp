@@ -159,7 +159,9 @@ StopEvent Trainer::run_steps() {
   emit(start_event());
   warn_of_useless_options();
   if (!std::exchange(attached_, true)) {
-    share_products();
+    if (sharing().comm) {
+      share_products(*sharing().comm, model_, source_.B(), source_.T(), micro_steps_);
+    }
     optimizer_.attach(model_);
   }
   if (step_ == 0 && config_.val_every > 0 && last_val_step_ != 0) validate();
@@ -227,35 +229,6 @@ void Trainer::warn_of_useless_options() const {
     log(LogLevel::kWarning,
         concat("the learning rate never reaches lr: warmup_steps (", config_.warmup_steps,
                ") is not below the run's ", total_steps_, " steps"));
-  }
-}
-
-// The algorithms that rank 0 finds fastest are those of all ranks: their roundings differ. It has
-// to try a step of its own before the ranks exchange anything in the passes.
-void Trainer::share_products() {
-  Communicator* const comm = sharing().comm;
-  if (sharing().ranks() == 1 || !model_.stream().device().tunes_matmul()) return;
-  if (comm->rank() == 0) try_step();
-  const std::string choices =
-      text_of_rank_0(*comm, model_.stream(), matmul_choices(model_.stream()));
-  set_matmul_choices(model_.stream(), choices);
-}
-
-// Leaves nothing but gradients and sums, which the next step begins anew.
-void Trainer::try_step() {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(source_.B() * source_.T()));
-  constexpr std::size_t kStride = 7919;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = static_cast<std::int32_t>(i * kStride %
-                                       static_cast<std::size_t>(model_.config().vocab_size));
-  }
-  const int micro_steps = micro_steps_ > 1 ? 2 : 1;  // the first overwrites gradients, others add
-  model_.begin_step(
-      {.lr = 0, .seed = 0, .step = step_, .nominal_tokens = static_cast<double>(ids.size())},
-      micro_steps);
-  for (int i = 0; i < micro_steps; ++i) {
-    model_.forward(ids, ids, source_.B(), source_.T());
-    model_.backward();
   }
 }
 

@@ -92,8 +92,6 @@ class Trainer {
   StopEvent run_steps();
   void hear_stop(const StepBlock& block);
   void warn_of_useless_options() const;
-  void share_products();
-  void try_step();
   void queue_step();
   void snapshot_step();
   void finish_pending();
