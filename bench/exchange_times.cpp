@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -31,7 +32,7 @@ class SilentRanks : public Communicator {
   Communicator& ranks_;
 };
 
-double largest_of_ranks(Communicator& comm, Stream& stream, double value) {
+std::vector<double> of_all_ranks(Communicator& comm, Stream& stream, double value) {
   constexpr std::int64_t kBytes = sizeof value;
   std::vector<double> values(static_cast<std::size_t>(comm.size()));
   const Buffer memory(stream.device(), values.size() * sizeof value);
@@ -40,7 +41,7 @@ double largest_of_ranks(Communicator& comm, Stream& stream, double value) {
   copy_from_host(stream, own, &value);
   comm.all_gather(stream, all, own);
   copy_to_host(stream, values.data(), all);
-  return *std::max_element(values.begin(), values.end());
+  return values;
 }
 
 /// A reduce-scatter of the gradients and an all-gather: with ZeRO-1 of the parameters, else of the
@@ -61,26 +62,28 @@ ExchangeTimes time_exchange(TrainingSteps& steps, Communicator& comm, double sec
   const struct {
     Communicator* comm;
     ExchangeTime when;
-    double ExchangeTimes::*median;
+    ExchangeTimes::Step ExchangeTimes::*step;
   } ways[] = {{&silent, ExchangeTime::kBesidePasses, &ExchangeTimes::alone},
               {&comm, ExchangeTime::kAfterPasses, &ExchangeTimes::after},
               {&comm, ExchangeTime::kBesidePasses, &ExchangeTimes::beside}};
-  std::vector<double> taken[std::size(ways)];
+  TrainingSteps::Taken taken[std::size(ways)];
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < std::size(ways); ++i) {
       steps.start_optimizer(ways[i].comm, ways[i].when);
       steps.take(2);
-      const std::vector<double> some = steps.measure(seconds / kRounds);
-      taken[i].insert(taken[i].end(), some.begin(), some.end());
+      taken[i].append(steps.measure(seconds / kRounds));
     }
   }
   ExchangeTimes times;
   times.bytes = bytes_sent(steps.model().parameters(), steps.optimizer().sharing());
-  times.steps = std::ssize(taken[0]);
+  times.steps = std::ssize(taken[0].seconds);
   Stream& stream = steps.model().stream();
   for (std::size_t i = 0; i < std::size(ways); ++i) {
-    times.steps = std::min(times.steps, std::ssize(taken[i]));
-    times.*ways[i].median = largest_of_ranks(comm, stream, median(taken[i]));
+    times.steps = std::min(times.steps, std::ssize(taken[i].seconds));
+    const auto seconds_of = of_all_ranks(comm, stream, median(taken[i].seconds));
+    const auto waited = of_all_ranks(comm, stream, median(taken[i].waited));
+    times.*ways[i].step = {*std::max_element(seconds_of.begin(), seconds_of.end()),
+                           std::accumulate(waited.begin(), waited.end(), 0.0) / comm.size()};
   }
   return times;
 }

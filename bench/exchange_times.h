@@ -7,19 +7,25 @@
 
 namespace llmc::bench {
 
-/// Seconds of a training step, without the exchange between ranks and with it at two times: medians
-/// on the slowest rank.
+/// Training steps without the exchange between ranks and with it at two times.
 struct ExchangeTimes {
-  double alone = 0;        ///< the same slices, but nothing is exchanged
-  double after = 0;        ///< exchange after the passes
-  double beside = 0;       ///< exchange beside the passes
+  struct Step {
+    double seconds = 0;  ///< median on the slowest rank
+    double waited = 0;   ///< of that, for other ranks: mean of the ranks' medians
+  };
+  Step alone;              ///< the same slices, but nothing is exchanged
+  Step after;              ///< exchange after the passes
+  Step beside;             ///< exchange beside the passes
   std::int64_t steps = 0;  ///< fewest that a median is of
   double bytes = 0;        ///< that a rank sends in a step, and receives
 
-  /// What the exchange takes, and what of it a step beside the passes still shows.
-  double taken() const { return after - alone; }
-  double shown() const { return beside - alone; }
+  /// What the exchange takes, and how long a step beside the passes waits for it. Without any, the
+  /// faster rank waits for the slower one.
+  double taken() const { return after.waited - alone.waited; }
+  double shown() const { return beside.waited - alone.waited; }
   double hidden_share() const { return 1 - shown() / taken(); }
+  /// How much longer the passes take beside it, as they share memory and power with it.
+  double slowed() const { return beside.seconds - alone.seconds - shown(); }
 };
 
 /// Measures each of the three over at least `seconds`, in turn. Afterwards the optimizer of `steps`

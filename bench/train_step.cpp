@@ -98,18 +98,24 @@ void print_steps(const Result& result, const StepBlock& last, int ranks) {
 }
 
 void print_exchange(const ExchangeTimes& times) {
-  std::printf(
-      "exchange, medians of %d steps or more: alone %.3f ms, after the passes %.3f ms, "
-      "beside them %.3f ms\n",
-      static_cast<int>(times.steps), 1e3 * times.alone, 1e3 * times.after, 1e3 * times.beside);
+  const auto print = [](const char* when, const ExchangeTimes::Step& step) {
+    std::printf("%s %.3f ms, waits %.3f", when, 1e3 * step.seconds, 1e3 * step.waited);
+  };
+  std::printf("exchange, medians of %d steps or more: ", static_cast<int>(times.steps));
+  print("alone", times.alone);
+  print("; after the passes", times.after);
+  print("; beside them", times.beside);
+  std::printf("\n");
   std::printf("each rank sends %.1f MB a step", 1e-6 * times.bytes);
   if (times.taken() <= 0) {
     std::printf(" in less time than could be told from none\n");
     return;
   }
-  std::printf(" in %.3f ms (bus bandwidth %.2f GB/s), of which %.3f ms still show: %.1f%% hidden\n",
-              1e3 * times.taken(), 1e-9 * times.bytes / times.taken(), 1e3 * times.shown(),
-              100 * times.hidden_share());
+  std::printf(
+      " in %.3f ms (bus bandwidth %.2f GB/s); beside the passes, a step waits for %.3f ms of it "
+      "(%.1f%% hidden), and these take %.3f ms longer\n",
+      1e3 * times.taken(), 1e-9 * times.bytes / times.taken(), 1e3 * times.shown(),
+      100 * times.hidden_share(), 1e3 * times.slowed());
 }
 
 void print_json(const Result& result, const std::optional<ExchangeTimes>& times, int ranks) {
@@ -122,14 +128,17 @@ void print_json(const Result& result, const std::optional<ExchangeTimes>& times,
   if (times) {
     std::printf(
         ", \"alone_ms\": %.4f, \"after_ms\": %.4f, \"beside_ms\": %.4f, "
+        "\"alone_waits_ms\": %.4f, \"after_waits_ms\": %.4f, \"beside_waits_ms\": %.4f, "
         "\"exchanged_bytes\": %.0f",
-        1e3 * times->alone, 1e3 * times->after, 1e3 * times->beside, times->bytes);
+        1e3 * times->alone.seconds, 1e3 * times->after.seconds, 1e3 * times->beside.seconds,
+        1e3 * times->alone.waited, 1e3 * times->after.waited, 1e3 * times->beside.waited,
+        times->bytes);
   }
   std::printf("}\n");
 }
 
 void measure(Result& result, TrainingSteps& steps, const Options& o) {
-  const std::vector<double> seconds = steps.measure(o.seconds);
+  const std::vector<double> seconds = steps.measure(o.seconds).seconds;
   result.steps = std::ssize(seconds);
   result.mean_s =
       std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(result.steps);

@@ -64,6 +64,7 @@ void TrainingSteps::start_optimizer(Communicator* comm, ExchangeTime when) {
                      GuardOptions{.grad_clip = 1.0f}, config_.master_weights, sharing);
   optimizer_->allocate(stream.device());
   optimizer_->start(stream);
+  optimizer_->on_wait([this](Stream& s) { mark_wait(s); });
   if (when == ExchangeTime::kBesidePasses) {
     optimizer_->attach(model_);
   } else {
@@ -83,9 +84,23 @@ void TrainingSteps::timed(double Phases::*sum, const Part& part) {
   (*phases_).*sum += now() - began;
 }
 
+void TrainingSteps::mark_wait(Stream& stream) {
+  Waits& waits = waits_[step_ % 2];
+  if (waits.used == waits.marks.size()) waits.marks.emplace_back(stream.device());
+  waits.marks[waits.used++].record(stream);
+}
+
+double TrainingSteps::waited(std::int64_t step) const {
+  const Waits& waits = waits_[step % 2];
+  double sum = 0;
+  for (std::size_t i = 0; i < waits.used; i += 2) sum += waits.marks[i + 1].since(waits.marks[i]);
+  return sum;
+}
+
 void TrainingSteps::queue() {
+  waits_[step_ % 2].used = 0;
   const float lr = step_ < 10 ? 1e-5f : 1e-4f;
-  model_.begin_step({.lr = lr, .seed = 1, .step = step_++, .nominal_tokens = tokens_per_step_},
+  model_.begin_step({.lr = lr, .seed = 1, .step = step_, .nominal_tokens = tokens_per_step_},
                     static_cast<int>(batches_.size()));
   for (const auto& tokens : batches_) {
     const std::span<const std::int32_t> all(tokens);
@@ -94,32 +109,40 @@ void TrainingSteps::queue() {
     timed(&Phases::backward, [&] { model_.backward(); });
   }
   timed(&Phases::update, [&] { optimizer_->step(model_.stream(), model_.step_block()); });
+  ++step_;
 }
 
-std::vector<double> TrainingSteps::take(std::int64_t count) {
-  std::vector<double> seconds;
+void TrainingSteps::Taken::append(const Taken& more) {
+  seconds.insert(seconds.end(), more.seconds.begin(), more.seconds.end());
+  waited.insert(waited.end(), more.waited.begin(), more.waited.end());
+}
+
+TrainingSteps::Taken TrainingSteps::take(std::int64_t count) {
+  Taken taken;
+  const std::int64_t first = step_;
   double began = now();
   for (std::int64_t queued = 0; queued <= count; ++queued) {
     if (queued < count) queue();
     if (queued > 0) {
       std::memcpy(&last_, readback_.wait(), sizeof last_);
       const double ended = now();
-      seconds.push_back(ended - began);
+      taken.seconds.push_back(ended - began);
+      taken.waited.push_back(waited(first + queued - 1));
       began = ended;
     }
     if (queued < count) readback_.start(model_.stream(), model_.step_block());
   }
-  return seconds;
+  return taken;
 }
 
-std::vector<double> TrainingSteps::measure(double seconds) {
-  std::vector<double> all;
+TrainingSteps::Taken TrainingSteps::measure(double seconds) {
+  Taken all;
   std::int64_t count = 3;
   while (count > 0) {
-    const std::vector<double> taken = take(count);
-    all.insert(all.end(), taken.begin(), taken.end());
-    const double sum = std::accumulate(all.begin(), all.end(), 0.0);
-    const double missing = std::max(0.0, seconds - sum) / sum * static_cast<double>(all.size());
+    all.append(take(count));
+    const double sum = std::accumulate(all.seconds.begin(), all.seconds.end(), 0.0);
+    const double steps = static_cast<double>(all.seconds.size());
+    const double missing = std::max(0.0, seconds - sum) / sum * steps;
     count = std::stoll(group_.share(std::to_string(std::llround(std::ceil(missing)))));
   }
   return all;

@@ -32,11 +32,15 @@ class TrainingSteps {
   /// A new optimizer, in place of the one there was, which makes room first. comm: null with one
   /// rank, else what it exchanges over, which must outlive it.
   void start_optimizer(Communicator* comm, ExchangeTime when);
-  /// Seconds of each of `count` steps.
-  std::vector<double> take(std::int64_t count);
+  struct Taken {
+    std::vector<double> seconds;  ///< of each step
+    std::vector<double> waited;   ///< of these, for other ranks
+    void append(const Taken& more);
+  };
+  Taken take(std::int64_t count);
   /// The same of at least three steps and of as many as last `seconds` by the clock of rank 0: were
   /// each to go by its own, some would wait for steps that others do not take.
-  std::vector<double> measure(double seconds);
+  Taken measure(double seconds);
   /// Forward and head, backward, update: seconds a step, waiting after each of these parts.
   struct Phases {
     double forward = 0, backward = 0, update = 0;
@@ -52,6 +56,8 @@ class TrainingSteps {
 
  private:
   void queue();
+  void mark_wait(Stream& stream);
+  double waited(std::int64_t step) const;
   template <class Part>
   void timed(double Phases::*sum, const Part& part);
 
@@ -65,6 +71,12 @@ class TrainingSteps {
   std::int64_t step_ = 0;
   StepBlock last_;
   std::optional<Phases> phases_;  ///< sums, while they are measured
+  /// Beginnings and ends of waits, in turn. One step is read while the next is under way.
+  struct Waits {
+    std::vector<TimeMark> marks;  ///< used again and again
+    std::size_t used = 0;
+  };
+  Waits waits_[2];
 };
 
 }  // namespace llmc::bench

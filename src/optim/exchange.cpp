@@ -84,9 +84,19 @@ void Exchange::hold_compute(Stream& compute) {
   mark_->hold(compute);
 }
 
+// On the CPU the exchange is the calling thread's work, which is a wait, too.
+template <class Wait>
+void Exchange::marked(Stream& compute, const Wait& wait) {
+  if (mark_wait_) mark_wait_(compute);
+  wait();
+  if (mark_wait_) mark_wait_(compute);
+}
+
 void Exchange::bucket_ready(Stream& compute, std::size_t bucket) {
-  hold_exchange(compute);
-  sum_gradients(bucket);
+  marked(compute, [&] {
+    hold_exchange(compute);
+    sum_gradients(bucket);
+  });
   summed_[bucket] = true;
 }
 
@@ -107,31 +117,38 @@ void Exchange::sum_gradients(std::size_t bucket) {
 }
 
 void Exchange::sum_up(Stream& compute, StepBlock* block, const Tensor& partials) {
-  hold_exchange(compute);
-  for (std::size_t b = summed_.size(); b-- > 0;) {
-    if (!summed_[b]) sum_gradients(b);
-    summed_[b] = false;
-  }
-  const Shape block_bytes{static_cast<std::int64_t>(sizeof(StepBlock))};
-  copy(*stream_, record_.flat(0, block_bytes.numel()), Tensor(block, DType::kU8, block_bytes));
-  sharing_.comm->all_gather(*stream_, records_, record_);
-  hold_compute(compute);
+  marked(compute, [&] {
+    hold_exchange(compute);
+    for (std::size_t b = summed_.size(); b-- > 0;) {
+      if (!summed_[b]) sum_gradients(b);
+      summed_[b] = false;
+    }
+    const Shape block_bytes{static_cast<std::int64_t>(sizeof(StepBlock))};
+    copy(*stream_, record_.flat(0, block_bytes.numel()), Tensor(block, DType::kU8, block_bytes));
+    sharing_.comm->all_gather(*stream_, records_, record_);
+    hold_compute(compute);
+  });
   combine_ranks(compute, block, partials, records_, order_);
 }
 
 void Exchange::send_parameters(Stream& compute, std::size_t bucket) {
-  hold_exchange(compute);
-  const Tensor all = parameters_->bucket_values(bucket);
-  sharing_.comm->all_gather(*stream_, all, all.flat(slice_begin(bucket), slice_size(bucket)));
-  arrived_[bucket].record(*stream_);
-  coming_[bucket] = true;
-  if (!attached_) bucket_needed(compute, bucket);
+  marked(compute, [&] {
+    hold_exchange(compute);
+    const Tensor all = parameters_->bucket_values(bucket);
+    sharing_.comm->all_gather(*stream_, all, all.flat(slice_begin(bucket), slice_size(bucket)));
+    arrived_[bucket].record(*stream_);
+    coming_[bucket] = true;
+    if (!attached_) await(compute, bucket);
+  });
+}
+
+void Exchange::await(Stream& compute, std::size_t bucket) {
+  arrived_[bucket].hold(compute);
+  coming_[bucket] = false;
 }
 
 void Exchange::bucket_needed(Stream& compute, std::size_t bucket) {
-  if (!coming_[bucket]) return;
-  arrived_[bucket].hold(compute);
-  coming_[bucket] = false;
+  if (coming_[bucket]) marked(compute, [&] { await(compute, bucket); });
 }
 
 void Exchange::all_needed(Stream& compute) {

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "llmc/core/arena.h"
@@ -30,6 +32,8 @@ class Exchange {
   std::int64_t slice_begin(std::size_t bucket) const;
   std::int64_t slice_size(std::size_t bucket) const;
 
+  /// `mark` is called on either side of whatever makes the work of `compute` wait.
+  void on_wait(std::function<void(Stream& compute)> mark) { mark_wait_ = std::move(mark); }
   /// Someone calls bucket_needed from now on.
   void attach() { attached_ = true; }
   /// The bucket's gradients are what is queued on `compute`: sums them over the ranks. Where it is
@@ -51,6 +55,9 @@ class Exchange {
   /// What is exchanged next waits for the work of `compute`, or the other way round.
   void hold_exchange(Stream& compute);
   void hold_compute(Stream& compute);
+  template <class Wait>
+  void marked(Stream& compute, const Wait& wait);
+  void await(Stream& compute, std::size_t bucket);
   void sum_gradients(std::size_t bucket);
   void make_order(const Tensor& order);
 
@@ -70,6 +77,7 @@ class Exchange {
   Tensor order_;  ///< (blocks of the table) i32, see combine_ranks
   Tensor wire_;   ///< (largest bucket) bf16; empty where sums travel in fp32
   bool attached_ = false;
+  std::function<void(Stream&)> mark_wait_;
 };
 
 }  // namespace llmc

@@ -169,6 +169,10 @@ void Optimizer::need_parameters(Stream& stream) const {
   if (exchange_) exchange_->all_needed(stream);
 }
 
+void Optimizer::on_wait(std::function<void(Stream&)> mark) {
+  if (exchange_) exchange_->on_wait(std::move(mark));
+}
+
 std::vector<std::string> Optimizer::state_names() const {
   std::vector<std::string> names;
   for (const State& state : states_) names.push_back(state.name);

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -161,6 +163,19 @@ TEST(Copies, MoveEveryByteForAnyThreads) {
     expect_error(ErrorKind::kInput, "copy: expected the same dtype and count",
                  [&] { copy(stream, ta.flat(0, 5), tb.flat(0, 6)); });
   }
+}
+
+TEST(TimeMark, TellsTheTimeBetweenTwoPlaces) {
+  constexpr double kPause = 0.03;
+  const Device device = Device::open();
+  Stream stream(device);
+  TimeMark first(device), second(device);
+  first.record(stream);
+  stream.synchronize();
+  std::this_thread::sleep_for(std::chrono::duration<double>(kPause));
+  second.record(stream);
+  EXPECT_EQ(first.since(first), 0);
+  EXPECT_GE(second.since(first), 0.99 * kPause);
 }
 
 TEST(Stream, KeepsItsDeviceWhenMoved) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "llmc/core/error.h"
@@ -205,6 +207,35 @@ TEST(Sharing, StepsAllocateNothing) {
     for (int i = 0; i < 3; ++i) step();
     EXPECT_EQ(testing::allocations() - before, 0);
   }
+}
+
+TEST(Sharing, MarksAreOnEitherSideOfEveryWait) {
+  static constexpr auto kDelay = std::chrono::milliseconds(20);
+  struct SlowCommunicator : SilentCommunicator {
+    void do_all_gather(Stream&, const Tensor&, const Tensor&) override {
+      std::this_thread::sleep_for(kDelay);
+    }
+  } comm;
+  Rank rank(&comm, {});
+  Stream& stream = rank.model.stream();
+  std::vector<TimeMark> marks;
+  rank.optimizer.on_wait([&](Stream& s) { marks.emplace_back(s.device()).record(s); });
+  const std::size_t buckets = rank.model.parameters().buckets().size();
+  rank.passes(0);
+  EXPECT_EQ(marks.size(), 2 * buckets) << "each bucket of gradients is sent";
+  stream.synchronize();
+  marks.clear();
+  rank.optimizer.step(stream, rank.model.step_block());
+  ASSERT_EQ(marks.size(), 2 * (1 + buckets)) << "all sums, and each bucket of parameters";
+  double waited = 0;
+  for (std::size_t i = 0; i < marks.size(); i += 2) waited += marks[i + 1].since(marks[i]);
+  const double delays =
+      std::chrono::duration<double>(kDelay).count() * static_cast<double>(1 + buckets);
+  EXPECT_GE(waited, 0.99 * delays);
+  EXPECT_LE(waited, marks.back().since(marks.front()));
+  marks.clear();
+  rank.passes(1);
+  EXPECT_EQ(marks.size(), 4 * buckets) << "parameters are awaited, gradients sent";
 }
 
 /// Writes down which buckets are updated together, and when the parameters of one are gathered.

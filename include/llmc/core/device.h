@@ -122,6 +122,25 @@ class StreamEvent {
   std::unique_ptr<Impl> impl_;
 };
 
+/// The time at which the work of a Stream comes to a place. On the CPU, that at which it is queued.
+class TimeMark {
+ public:
+  explicit TimeMark(const Device& device);
+  ~TimeMark();
+  TimeMark(TimeMark&&) noexcept;
+  TimeMark& operator=(TimeMark&&) noexcept;
+
+  /// Marks the end of what is queued now, in place of an earlier mark.
+  void record(Stream& stream);
+  /// Seconds from `earlier`, a mark of the same Device, to this one. Both have been recorded; waits
+  /// until the work has come to them.
+  double since(const TimeMark& earlier) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// Owned memory on a Device, aligned to at least 64 bytes, zeroed.
 class Buffer {
  public:

@@ -119,6 +119,10 @@ class Optimizer {
   /// What is queued from now on reads all parameters: for those that reach them without the model.
   void need_parameters(Stream& stream) const;
 
+  /// With several ranks, calls `mark` from now on before and after whatever makes the work of the
+  /// stream wait for other ranks: a TimeMark recorded in each shows for how long.
+  void on_wait(std::function<void(Stream& stream)> mark);
+
   /// "m", "v" and so on.
   std::vector<std::string> state_names() const;
   /// Calls `visit` with the state of every parameter, as far as this rank holds it. The tensors may

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <string_view>
@@ -187,6 +188,22 @@ StreamEvent::StreamEvent(StreamEvent&&) noexcept = default;
 StreamEvent& StreamEvent::operator=(StreamEvent&&) noexcept = default;
 void StreamEvent::record(Stream&) {}
 void StreamEvent::hold(Stream&) const {}
+
+struct TimeMark::Impl {
+  std::chrono::steady_clock::time_point time;
+};
+TimeMark::TimeMark(const Device&) : impl_(std::make_unique<Impl>()) {}
+TimeMark::~TimeMark() = default;
+TimeMark::TimeMark(TimeMark&&) noexcept = default;
+TimeMark& TimeMark::operator=(TimeMark&&) noexcept = default;
+
+void TimeMark::record(Stream&) {
+  impl_->time = std::chrono::steady_clock::now();
+}
+
+double TimeMark::since(const TimeMark& earlier) const {
+  return std::chrono::duration<double>(impl_->time - earlier.impl_->time).count();
+}
 
 Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;

@@ -213,32 +213,72 @@ std::size_t Stream::workspace_bytes() const {
   return impl_->matmul_workspace.bytes();
 }
 
-struct StreamEvent::Impl {
-  int ordinal;
-  cudaEvent_t event = nullptr;
+namespace {
 
-  explicit Impl(const Device& device) : ordinal(device.impl().ordinal) {
-    const CurrentDevice current(ordinal);
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+class Event {
+ public:
+  Event(const Device& device, unsigned flags) : ordinal_(device.impl().ordinal) {
+    const CurrentDevice current(ordinal_);
+    check(cudaEventCreateWithFlags(&event_, flags), "event");
   }
-  ~Impl() { cudaEventDestroy(event); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  cudaEvent_t get() const { return event_; }
+  void record(Stream& stream) {
+    const CurrentDevice current(ordinal_);
+    check(cudaEventRecord(event_, stream.impl().stream), "event");
+  }
+  void wait() const {
+    const CurrentDevice current(ordinal_);
+    cuda::wait(event_);
+  }
+
+ private:
+  int ordinal_;
+  cudaEvent_t event_ = nullptr;
 };
 
+}  // namespace
+
+struct StreamEvent::Impl {
+  Event event;
+  explicit Impl(const Device& device) : event(device, cudaEventDisableTiming) {}
+};
 StreamEvent::StreamEvent(const Device& device) : impl_(std::make_unique<Impl>(device)) {}
 StreamEvent::~StreamEvent() = default;
 StreamEvent::StreamEvent(StreamEvent&&) noexcept = default;
 StreamEvent& StreamEvent::operator=(StreamEvent&&) noexcept = default;
 
 void StreamEvent::record(Stream& stream) {
-  const CurrentDevice current(impl_->ordinal);
-  check(cudaEventRecord(impl_->event, stream.impl().stream), "event");
+  impl_->event.record(stream);
 }
 
 void StreamEvent::hold(Stream& stream) const {
-  const CurrentDevice current(impl_->ordinal);
-  check(cudaStreamWaitEvent(stream.impl().stream, impl_->event, 0), "event");
+  const CurrentDevice current(stream.impl().ordinal());
+  check(cudaStreamWaitEvent(stream.impl().stream, impl_->event.get(), 0), "event");
+}
+
+struct TimeMark::Impl {
+  Event event;
+  explicit Impl(const Device& device) : event(device, cudaEventDefault) {}
+};
+TimeMark::TimeMark(const Device& device) : impl_(std::make_unique<Impl>(device)) {}
+TimeMark::~TimeMark() = default;
+TimeMark::TimeMark(TimeMark&&) noexcept = default;
+TimeMark& TimeMark::operator=(TimeMark&&) noexcept = default;
+
+void TimeMark::record(Stream& stream) {
+  impl_->event.record(stream);
+}
+
+double TimeMark::since(const TimeMark& earlier) const {
+  impl_->event.wait();
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, earlier.impl_->event.get(), impl_->event.get()),
+        "time between events");
+  return 1e-3 * static_cast<double>(milliseconds);
 }
 
 Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
@@ -272,21 +312,17 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 struct Readback::Impl {
-  int ordinal;
+  Event arrived;
   std::size_t bytes;
   void* host = nullptr;
-  cudaEvent_t arrived = nullptr;
 
-  Impl(const Device& device, std::size_t size) : ordinal(device.impl().ordinal), bytes(size) {
-    const CurrentDevice current(ordinal);
+  Impl(const Device& device, std::size_t size)
+      : arrived(device, cudaEventDisableTiming), bytes(size) {
+    const CurrentDevice current(device.impl().ordinal);
     check(cudaMallocHost(&host, bytes), "pinned host memory");
-    check(cudaEventCreateWithFlags(&arrived, cudaEventDisableTiming), "event");
   }
   ~Impl() {
-    if (arrived != nullptr) {
-      cudaEventSynchronize(arrived);
-      cudaEventDestroy(arrived);
-    }
+    cudaEventSynchronize(arrived.get());
     cudaFreeHost(host);
   }
   Impl(const Impl&) = delete;
@@ -300,14 +336,13 @@ Readback::Readback(Readback&&) noexcept = default;
 Readback& Readback::operator=(Readback&&) noexcept = default;
 
 void Readback::start(Stream& stream, const void* src) {
-  const CurrentDevice current(impl_->ordinal);
+  const CurrentDevice current(stream.impl().ordinal());
   copy_bytes(stream, impl_->host, src, impl_->bytes, cudaMemcpyDeviceToHost);
-  check(cudaEventRecord(impl_->arrived, stream.impl().stream), "event");
+  impl_->arrived.record(stream);
 }
 
 const void* Readback::wait() const {
-  const CurrentDevice current(impl_->ordinal);
-  cuda::wait(impl_->arrived);
+  impl_->arrived.wait();
   return impl_->host;
 }
 
