@@ -1,9 +1,14 @@
 #include "train/ranks.h"
 
+#include <chrono>
 #include <cstddef>
+#include <random>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "llmc/core/error.h"
+#include "llmc/core/file.h"
 #include "llmc/ops/linear.h"
 
 namespace llmc {
@@ -48,6 +53,38 @@ void share_products(Communicator& comm, Transformer& model, std::int64_t B, std:
   if (comm.size() == 1 || !stream.device().tunes_matmul()) return;
   if (comm.rank() == 0) try_step(model, B, T, micro_steps);
   set_matmul_choices(stream, text_of_rank_0(comm, stream, matmul_choices(stream)));
+}
+
+void expect_shared_folder(Communicator& comm, Stream& stream, const std::filesystem::path& folder,
+                          double patience_s) {
+  using Clock = std::chrono::steady_clock;
+  const std::filesystem::path file = folder / ".seen-by-all-ranks";
+  std::string word;
+  if (comm.rank() == 0) {
+    std::random_device draw;
+    word = concat(draw(), '-', draw());
+    write_text(file, word);
+  }
+  word = text_of_rank_0(comm, stream, word);
+  const auto sees_it = [&] {
+    try {
+      return read_text(file) == word;
+    } catch (const Error&) {  // not there, or not yet
+      return false;
+    }
+  };
+  const auto deadline = Clock::now() + std::chrono::duration<double>(patience_s);
+  while (!sees_it()) {
+    if (Clock::now() > deadline) {
+      fail(ErrorKind::kConfig, "run", "out_dir: expected a folder that all ranks see, got ",
+           folder.string(), ", which on rank ", comm.rank(),
+           " is not the one of rank 0; give one on a file system that all machines share");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  comm.barrier(stream);
+  std::error_code ignored;
+  if (comm.rank() == 0) std::filesystem::remove(file, ignored);
 }
 
 void PlannedRanks::refuse() {

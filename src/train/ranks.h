@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "llmc/comm/communicator.h"
@@ -17,6 +18,12 @@ std::string text_of_rank_0(Communicator& comm, Stream& stream, const std::string
 /// which the next step begins anew. All ranks must call it.
 void share_products(Communicator& comm, Transformer& model, std::int64_t B, std::int64_t T,
                     std::int64_t micro_steps);
+
+/// Throws a config error where `folder` is not on all ranks the one that rank 0 sees, which must be
+/// able to write there. Waits for so many seconds for a file system that shows files late. All
+/// ranks must call it.
+void expect_shared_folder(Communicator& comm, Stream& stream, const std::filesystem::path& folder,
+                          double patience_s = 20);
 
 /// Stands for ranks that are only planned with: rank 0 of so many, which can exchange nothing.
 class PlannedRanks : public Communicator {

@@ -265,6 +265,7 @@ void TrainingRun::set_up_folder() {
     describe_run(folder, config, plan_.tokenizer.get());
   }
   barrier();
+  if (optimizer_->sharing().sliced()) expect_shared_folder(*comm_, model_->stream(), folder);
   std::string hash;
   if (plan_.tokenizer) {
     hash = plan_.tokenizer->hash();

@@ -16,6 +16,7 @@
 #include "support/temp_folder.h"
 #include "support/tensor_values.h"
 #include "support/thread_ranks.h"
+#include "train/ranks.h"
 #include "train/tiny_run.h"
 
 namespace llmc {
@@ -310,6 +311,24 @@ TEST_F(RanksTest, TakeTheFolderOfRank0) {
     const TrainingRun run(device, std::move(plan), &comm);
     EXPECT_EQ(run.config().out_dir, other("of_rank_0").string());
   });
+}
+
+TEST_F(RanksTest, MustSeeTheFolderOfRank0) {
+  const auto look = [&](int other, const fs::path& folder) {
+    testing::run_thread_ranks(3, [&](Communicator& comm) {
+      Stream stream(Device::open({.threads = 1}));
+      expect_shared_folder(comm, stream, comm.rank() == other ? folder : folder_.path(), 0.2);
+    });
+    EXPECT_FALSE(fs::exists(folder_ / ".seen-by-all-ranks"));
+  };
+  look(2, folder_.path());
+  look(2, fs::path(folder_.path().string() + "/."));
+  fs::create_directory(folder_ / "own");
+  write_text(folder_ / "own/.seen-by-all-ranks", "1-1");
+  for (const char* folder : {"own", "none"}) {
+    testing::expect_error(ErrorKind::kConfig, "out_dir: expected a folder that all ranks see",
+                          [&] { look(2, folder_ / folder); });
+  }
 }
 
 TEST_F(RanksTest, LeaveTheLastCheckpointWholeWhenOneCannotWrite) {
