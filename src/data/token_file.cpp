@@ -122,7 +122,9 @@ void TokenFile::read(std::span<std::int32_t> out, std::int64_t begin) {
 }
 
 std::uint64_t sample_checksum(std::span<const std::filesystem::path> files) {
-  constexpr std::int64_t kWindows = 16, kTokens = 1024;
+  constexpr std::int64_t kTokens = 1024;
+  const std::int64_t windows =
+      std::clamp<std::int64_t>(1024 / std::max(std::ssize(files), std::ptrdiff_t{1}), 2, 16);
   Checksum64 checksum;
   std::vector<std::int32_t> window;
   for (const auto& path : files) {
@@ -130,8 +132,8 @@ std::uint64_t sample_checksum(std::span<const std::filesystem::path> files) {
     const std::int64_t size = file.size(), length = std::min(size, kTokens);
     checksum.update(&size, sizeof size);
     window.resize(static_cast<std::size_t>(length));
-    for (std::int64_t i = 0; i < kWindows && length > 0; ++i) {
-      file.read(window, (size - length) * i / (kWindows - 1));
+    for (std::int64_t i = 0; i < windows && length > 0; ++i) {
+      file.read(window, (size - length) * i / (windows - 1));
       checksum.update(window.data(), window.size() * sizeof window[0]);
     }
   }
