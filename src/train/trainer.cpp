@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <exception>
@@ -20,9 +21,10 @@ constexpr double kTimeWeight = 0.05;
 // The same where the time left is told: less of it, as it is multiplied by all steps to come.
 constexpr double kPaceWeight = 0.002;
 
-double ms_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
-      .count();
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
 std::int64_t total_steps_of(const TrainConfig& config, const BatchSource& source,
@@ -96,7 +98,9 @@ Trainer::Trainer(const TrainConfig& config, Transformer& model, BatchSource& sou
       total_steps_(total_steps_of(config, source, micro_steps_)),
       schedule_(schedule_of(config, total_steps_)),
       evaluator_(model),
-      snapshot_(model.stream().device(), sizeof(StepBlock)) {
+      snapshot_(model.stream().device(), sizeof(StepBlock)),
+      marks_{TimeMark(model.stream().device()), TimeMark(model.stream().device()),
+             TimeMark(model.stream().device())} {
   batch_.inputs.reserve(static_cast<std::size_t>(source.B() * source.T()));
   batch_.targets.reserve(batch_.inputs.capacity());
 }
@@ -166,21 +170,22 @@ StopEvent Trainer::run_steps() {
   }
   if (step_ == 0 && config_.val_every > 0 && last_val_step_ != 0) validate();
   if (step_ == 0 && config_.eval_choices_every > 0 && last_choices_step_ != 0) ask_choices();
+  bool paused = true;
   while (step_ < total_steps_ && !stop_asked()) {
     if (writer_) writer_->check();
     if (sharing().comm) sharing().comm->check();
-    step_began_ = Clock::now();
+    if (paused) mark(step_).record(model_.stream());
     queue_step();
+    mark(step_ + 1).record(model_.stream());
     finish_pending();
     snapshot_step();
     ++step_;
     const bool last = step_ == total_steps_;
-    if (due(config_.val_every, last) || due(config_.eval_choices_every, last) ||
-        due(config_.sample_every, last) || due(config_.checkpoint_every, last)) {
+    paused = due(config_.val_every, last) || due(config_.eval_choices_every, last) ||
+             due(config_.sample_every, last) || due(config_.checkpoint_every, last);
+    if (paused) {
       finish_pending();
       if (!stop_) at_intervals(last);
-    } else {
-      pending_ms_ = ms_since(step_began_);
     }
   }
   finish_pending();
@@ -242,17 +247,16 @@ void Trainer::finish_pending() {
   pending_ = false;
   StepBlock block;
   std::memcpy(&block, snapshot_.wait(), sizeof block);
-  const double ms = pending_ms_.value_or(ms_since(step_began_));
-  pending_ms_.reset();
-  finish_step(block, ms);
+  finish_step(block);
 }
 
-void Trainer::finish_step(const StepBlock& block, double ms) {
+void Trainer::finish_step(const StepBlock& block) {
+  const std::int64_t step = block.step + 1;
+  const double ms = 1000 * mark(step).since(mark(step - 1));
   // Bias-corrected: the mean of all steps at first, a moving average later.
   const double first_weight = 1.0 / static_cast<double>(++timed_steps_);
   mean_ms_ += (ms - mean_ms_) * std::max(kTimeWeight, first_weight);
   pace_ms_ += (ms - pace_ms_) * std::max(kPaceWeight, first_weight);
-  const std::int64_t step = block.step + 1;
   updates_ = block.updates;
   hear_stop(block);
   last_step_finite_ = block.skip != kNonFiniteLoss && block.skip != kNonFiniteGradient;

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <thread>
+#include <variant>
 
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
@@ -401,6 +404,40 @@ TEST_F(TrainerTest, RefusesWhatCannotRun) {
   config.tokens_per_step = 16 * 1000;
   config.max_steps = 0;
   EXPECT_THROW(Trainer(config, tiny.model, tiny.source, tiny.optimizer), Error);
+}
+
+TEST_F(TrainerTest, WhatComesBetweenStepsIsNotTheirTime) {
+  static constexpr double kPause = 0.05;
+  class Pauses : public EventSink {
+   public:
+    SinkAction on_event(const Event& event) override {
+      if (std::holds_alternative<ValEvent>(event)) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(kPause));
+        ++count;
+      }
+      return SinkAction::kContinue;
+    }
+    int count = 0;
+  } pauses;
+  TrainConfig config = tiny_config();
+  config.max_steps = 9;
+  config.val_every = 2;
+  TinyRun tiny(config, folder_ / "train.bin");
+  Trainer trainer(config, tiny.model, tiny.source, tiny.optimizer);
+  testing::write_tokens(folder_ / "val.bin", 100, 61, 6);
+  DataLoader val(glob_files((folder_ / "val.bin").string()), TinyRun::loader_options(config));
+  trainer.validate_on(val);
+  Recorder recorder;
+  trainer.add_sink(pauses);
+  trainer.add_sink(recorder);
+  const double all = trainer.run().seconds;
+  double steps = 0;
+  for (const StepEvent& event : recorder.all<StepEvent>()) {
+    EXPECT_GT(event.ms, 0) << event.step;
+    steps += event.ms / 1000;
+  }
+  EXPECT_EQ(pauses.count, 6) << "after 0, 2, 4, 6, 8 and 9 steps";
+  EXPECT_LE(steps, all - pauses.count * kPause);
 }
 
 TEST_F(TrainerTest, TimeLeftFollowsTheMeanStep) {

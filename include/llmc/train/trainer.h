@@ -1,7 +1,7 @@
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -86,8 +86,6 @@ class Trainer {
   std::int64_t step() const { return step_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const Sharing& sharing() const { return optimizer_.sharing(); }
   StopEvent run_steps();
   void hear_stop(const StepBlock& block);
@@ -95,7 +93,7 @@ class Trainer {
   void queue_step();
   void snapshot_step();
   void finish_pending();
-  void finish_step(const StepBlock& block, double ms);
+  void finish_step(const StepBlock& block);
   void at_intervals(bool last);
   void validate();
   void ask_choices();
@@ -147,10 +145,10 @@ class Trainer {
   bool sink_asks_stop_ = false;
   std::optional<StopReason> stop_;
   int signal_ = 0;
-  Clock::time_point step_began_;
-  std::optional<double> pending_ms_;  ///< time of the step in the snapshot
-  double mean_ms_ = 0;                ///< of a step, lately
-  double pace_ms_ = 0;                ///< of a step, over a longer time
+  TimeMark& mark(std::int64_t step) { return marks_[static_cast<std::size_t>(step) % 3]; }
+  std::array<TimeMark, 3> marks_;  ///< ends of steps; after a pause, that of the pause
+  double mean_ms_ = 0;             ///< of a step, lately
+  double pace_ms_ = 0;             ///< of a step, over a longer time
   std::int64_t timed_steps_ = 0;
 };
 

@@ -274,9 +274,10 @@ void TimeMark::record(Stream& stream) {
 }
 
 double TimeMark::since(const TimeMark& earlier) const {
-  impl_->event.wait();
+  const cudaEvent_t event = impl_->event.get();
+  if (cudaEventQuery(event) == cudaErrorNotReady) impl_->event.wait();
   float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, earlier.impl_->event.get(), impl_->event.get()),
+  check(cudaEventElapsedTime(&milliseconds, earlier.impl_->event.get(), event),
         "time between events");
   return 1e-3 * static_cast<double>(milliseconds);
 }
