@@ -150,6 +150,7 @@ class CopyCommunicator : public Communicator {
     do_all_reduce(stream, value);
     const auto deadline = std::chrono::steady_clock::now() + kTrialTime;
     while (cudaStreamQuery(stream.impl().stream) == cudaErrorNotReady) {
+      cudaGetLastError();  // that was no error
       if (std::chrono::steady_clock::now() > deadline) {
         release();
         fail(ErrorKind::kComm, "comm", "what GPUs write into each other's memory does not arrive");

@@ -275,7 +275,10 @@ void TimeMark::record(Stream& stream) {
 
 double TimeMark::since(const TimeMark& earlier) const {
   const cudaEvent_t event = impl_->event.get();
-  if (cudaEventQuery(event) == cudaErrorNotReady) impl_->event.wait();
+  if (cudaEventQuery(event) == cudaErrorNotReady) {
+    cudaGetLastError();  // that was no error
+    impl_->event.wait();
+  }
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, earlier.impl_->event.get(), event),
         "time between events");
