@@ -8,18 +8,10 @@ the run), dots the validation loss.
 
 import argparse
 
-try:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    from run_log import moving_average, read_run
-except ModuleNotFoundError as error:
-    raise SystemExit(f"[plot_log] needs {error.name}: pip install numpy matplotlib")
-
 
 def plot_run(axes, run, window, colour):
+    from run_log import moving_average
+
     steps = sorted(run.train)
     losses = [run.train[step] for step in steps]
     if steps:
@@ -47,6 +39,15 @@ def main():
     args = parser.parse_args()
     if args.window < 1:
         parser.error(f"--window: expected at least 1, got {args.window}")
+    try:  # here, so that --help needs neither
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        from run_log import read_run
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"[plot_log] needs {error.name}: pip install numpy matplotlib")
     try:
         runs = [read_run(path) for path in args.runs]
     except (ValueError, OSError) as error:

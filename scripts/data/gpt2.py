@@ -7,6 +7,7 @@ the Hugging Face hub and HF_TOKEN an account there.
 """
 
 import argparse
+import contextlib
 import pathlib
 import shutil
 import signal
@@ -91,6 +92,8 @@ def main():
         else:
             fetch(arguments.model, out)
     except (DownloadError, OSError, ValueError) as error:
+        with contextlib.suppress(OSError):
+            out.rmdir()  # where nothing has come, it would look like a model
         sys.exit(f"gpt2.sh: {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

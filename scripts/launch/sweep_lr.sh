@@ -106,7 +106,7 @@ for rate in "${rates[@]}"; do
   CUDA_VISIBLE_DEVICES=${gpus[free]} "$train" --config "$config" --lr "$rate" \
     --out-dir "$out/lr-$rate" "$@" </dev/null >"$out/lr-$rate.txt" 2>&1 &
   running[free]=$! rate_of[$!]=$rate
-  echo "lr $rate on GPU ${gpus[free]}: $out/lr-$rate.txt"
+  echo "lr $rate (CUDA_VISIBLE_DEVICES=${gpus[free]}): $out/lr-$rate.txt"
 done
 while [ ${#running[@]} -gt 0 ]; do wait_for_one; done
 

@@ -63,17 +63,6 @@ void expect_rank(const StartUp& options, std::string_view method) {
   }
 }
 
-std::string chosen_method(const StartUp& options, const Launched& launched, bool has_mpi) {
-  if (options.method != "auto") return options.method;
-  if (!options.file.empty()) return "file";
-  if (!options.address.empty()) return "tcp";
-  if (launched.size > 1 || options.size > 1) {
-    if (launched.speaks_mpi && has_mpi) return "mpi";
-    return "tcp";
-  }
-  return "alone";
-}
-
 }  // namespace
 
 Launched read_launcher(const Environment& environment) {
@@ -116,14 +105,25 @@ Launched read_launcher(const Environment& environment) {
   return launched;
 }
 
+std::string start_up_method(const StartUp& options, const Launched& launched, bool has_mpi) {
+  const std::string& method = options.method;
+  if (method == "alone" || method == "mpi" || method == "tcp" || method == "file") return method;
+  if (method != "auto") {
+    fail(ErrorKind::kConfig, "comm", "comm_init: expected auto, mpi, tcp or file, got ", method);
+  }
+  if (!options.file.empty()) return "file";
+  if (!options.address.empty()) return "tcp";
+  if (launched.size > 1 || options.size > 1) {
+    return launched.speaks_mpi && has_mpi ? "mpi" : "tcp";
+  }
+  return "alone";
+}
+
 StartUp resolve_start_up(const StartUp& options, const Launched& launched,
                          const Environment& environment, bool has_mpi) {
   StartUp result = options;
-  result.method = chosen_method(options, launched, has_mpi);
+  result.method = start_up_method(options, launched, has_mpi);
   const std::string& method = result.method;
-  if (method != "alone" && method != "mpi" && method != "tcp" && method != "file") {
-    fail(ErrorKind::kConfig, "comm", "comm_init: expected auto, mpi, tcp or file, got ", method);
-  }
   if (method == "alone" || method == "mpi") return result;
   if (result.rank < 0) result.rank = launched.rank;
   if (result.size == 0) result.size = launched.size;
@@ -141,7 +141,7 @@ StartUp resolve_start_up(const StartUp& options, const Launched& launched,
     if (result.token.empty()) {
       fail(ErrorKind::kConfig, "comm",
            "comm_token: expected a word that all ranks of this run share, got none, and no job "
-           "number from a launcher; for example LLMC_COMM_TOKEN=$RANDOM$RANDOM");
+           "number from a launcher; set LLMC_COMM_TOKEN to the same word for all");
     }
   } else if (result.file.empty()) {
     fail(ErrorKind::kConfig, "comm",

@@ -24,9 +24,12 @@ struct Launched {
 /// An environment that contradicts itself is a config error.
 Launched read_launcher(const Environment& environment);
 
+/// "alone", "mpi", "tcp" or "file". has_mpi: whether the build has MPI. Another method than these
+/// and "auto" is a config error.
+std::string start_up_method(const StartUp& options, const Launched& launched, bool has_mpi);
+
 /// The options with the launcher's rank, size, address, port and token where they have none, and
-/// with "auto" resolved to "alone", "mpi", "tcp" or "file". has_mpi: whether the build has MPI.
-/// Options that make no sense are config errors.
+/// with "auto" resolved by start_up_method. Options that make no sense are config errors.
 StartUp resolve_start_up(const StartUp& options, const Launched& launched,
                          const Environment& environment, bool has_mpi);
 

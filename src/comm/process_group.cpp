@@ -87,12 +87,13 @@ std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {
     fail(ErrorKind::kConfig, "comm", "comm_transport: expected one of: ", transports(), "; got ",
          options.transport, ", which this build does not have");
   }
-  const StartUp start = resolve_start_up(options, launched, environment, has_mpi());
-  if (start.method == "alone") return make_group("alone", {}, start);
-  if (!has_word(start_up_methods(), start.method)) {
+  const std::string method = start_up_method(options, launched, has_mpi());
+  if (method != "alone" && !has_word(start_up_methods(), method)) {
     fail(ErrorKind::kConfig, "comm", "comm_init: expected auto or one of: ", start_up_methods(),
-         "; got ", start.method, ", which this build does not have");
+         "; got ", method, ", which this build does not have");
   }
+  const StartUp start = resolve_start_up(options, launched, environment, has_mpi());
+  if (method == "alone") return make_group("alone", {}, start);
   const Deadline deadline = in_seconds(start.deadline_s);
   if (start.method == "mpi") {
     std::unique_ptr<MpiSession> session = MpiSession::open();

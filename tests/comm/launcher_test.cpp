@@ -142,7 +142,7 @@ TEST(Launcher, WhatTheBuildLacksIsRefused) {
   }
   if (start_up_methods() == "mpi") {
     expect_error(ErrorKind::kConfig, "comm_init: expected auto or one of: mpi; got tcp",
-                 [&] { ProcessGroup::join(by_tcp); });
+                 [&] { ProcessGroup::join({.method = "tcp"}); });
   }
   if (!start_up_methods().empty()) return;
   expect_error(ErrorKind::kConfig, "cpu-mpi", [&] { ProcessGroup::join(by_tcp); });
