@@ -65,7 +65,7 @@ case " $* " in
   *" --out"[-_]"dir"[\ =]*) ;;
   *) name=${config##*/}; command+=(--out-dir "runs/${name%.toml}") ;;
 esac
-command=("$root/scripts/launch/retry.sh" --retries "$retries" --pause "$pause" --pass-as USR1 --
+command=("$root/scripts/launch/retry.sh" --retries "$retries" --pause "$pause" --pass-as USR2 --
   "${command[@]}" "$@")
 if $dry_run; then
   show env "NCCL_NVLS_ENABLE=$NCCL_NVLS_ENABLE" "${command[@]}"

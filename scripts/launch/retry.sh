@@ -12,13 +12,13 @@ has written config.toml to its folder; before that, as it was.
 
   --retries N      how many times at most (default 3)
   --pause SECONDS  before each of them (default 30)
-  --pass-as NAME   pass signals on as this one; for mpirun: USR1
+  --pass-as NAME   pass signals on as this one; for mpirun: USR2
   --dry-run        print the first command and the later ones, and stop
 
 It ends with the status of the last command: after success; after N retries; when a signal has
-stopped the run (129, 130, 138, 143), which then has a checkpoint; and when the first command ends
+stopped the run (129, 130, 138, 140, 143), which then has a checkpoint; and when the first command ends
 with status 2: options, files or devices are wrong. INT, TERM and HUP are passed on once (HUP as
-TERM). Open MPI's mpirun kills its processes a second after each of these, but not after USR1, which
+TERM). Open MPI's mpirun kills its processes a second after each of these, but not after USR2, which
 stops train just as well.
 END
 }
@@ -93,7 +93,7 @@ before=$(described)
 
 for ((attempt = 0; ; ++attempt)); do
   if [ "$(described)" = "$before" ]; then run "${first[@]}"; else run "${again[@]}"; fi
-  case $status in 0 | 129 | 130 | 138 | 143) exit "$status" ;; esac
+  case $status in 0 | 129 | 130 | 138 | 140 | 143) exit "$status" ;; esac
   if $signalled || [ "$retries" = 0 ]; then exit "$status"; fi
   if [ "$attempt" = 0 ] && [ "$status" = 2 ]; then
     echo "$script: status 2: options, files or devices are wrong; not tried again" >&2

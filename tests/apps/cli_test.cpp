@@ -306,7 +306,7 @@ TEST_F(CliTest, DataOfAnotherTokenizerAreRefused) {
 
 TEST_F(CliTest, SignalsFinishTheStepAndSave) {
   prepare_data();
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP}) {
     const Arguments arguments =
         tiny() + Arguments{"--max-steps", "100000", "--out-dir",          "run", "--overwrite",
                            "--val-every", "0",      "--checkpoint-every", "0"};

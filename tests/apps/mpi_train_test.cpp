@@ -235,9 +235,9 @@ TEST_F(MpiTrain, ASignalThatMpirunPassesOnEndsTheRunOfAllWithACheckpoint) {
                                 "0", "--val-every", "100", "--log-every", "0"},
                   folder_.path().string());
   ASSERT_TRUE(program.wait_for(" 100/1000000"));
-  program.send(SIGUSR1);
+  program.send(SIGUSR2);
   const Outcome outcome = program.wait();
-  EXPECT_EQ(outcome.status, 128 + SIGUSR1);
+  EXPECT_EQ(outcome.status, 128 + SIGUSR2);
   EXPECT_NE(outcome.out.find("(signal)"), std::string::npos) << outcome.out;
   const auto last = latest_checkpoint(folder_ / "run");
   ASSERT_TRUE(last) << outcome.out << outcome.err;
@@ -318,7 +318,7 @@ TEST_F(LaunchScript, PassesASignalOnSoThatTheRunCanSave) {
   ASSERT_TRUE(program.wait_for("step_00000050"));
   program.send(SIGTERM);
   const Outcome outcome = program.wait();
-  EXPECT_EQ(outcome.status, 128 + SIGUSR1) << outcome.err;
+  EXPECT_EQ(outcome.status, 128 + SIGUSR2) << outcome.err;
   EXPECT_NE(outcome.out.find("(signal)"), std::string::npos) << outcome.out;
   const auto last = latest_checkpoint(folder_ / "run");
   ASSERT_TRUE(last);

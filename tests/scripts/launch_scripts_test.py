@@ -26,7 +26,7 @@ sed -i 1d plan 2>/dev/null
 if [ "$plan" = sleep ]; then
   trap 'echo INT >>signals; exit 130' INT
   trap 'echo TERM >>signals; exit 143' TERM
-  trap 'echo USR1 >>signals; exit 138' USR1
+  trap 'echo USR2 >>signals; exit 140' USR2
   touch ready
   while :; do sleep 0.01; done
 fi
@@ -203,8 +203,8 @@ class Mpirun(LaunchTest):
                 start_new_session=True, stderr=subprocess.DEVNULL)
             self.wait_for(self.record.parent / "ready")
             os.killpg(process.pid, sent)
-            self.assertEqual(process.wait(10), 138)
-            self.assertEqual((self.record.parent / "signals").read_text(), "USR1\n")
+            self.assertEqual(process.wait(10), 140)
+            self.assertEqual((self.record.parent / "signals").read_text(), "USR2\n")
         self.assertEqual(len(self.calls()), 3)
 
     def test_refuses(self):
@@ -278,11 +278,11 @@ class Retry(LaunchTest):
         self.assertEqual(len(self.calls()), 1)
 
     def test_a_stopped_run_stays_stopped(self):
-        for status in (129, 130, 138, 143):
+        for status in (129, 130, 138, 140, 143):
             self.plan(status, 0)
             result = self.run_script("retry.sh", *self.WORDS, self.record, "--out-dir", "a")
             self.assertEqual(result.returncode, status)
-        self.assertEqual(len(self.calls()), 4)
+        self.assertEqual(len(self.calls()), 5)
 
     def test_passes_signals_on_once(self):
         for sent, got in ((signal.SIGINT, "INT"), (signal.SIGTERM, "TERM"), (signal.SIGHUP, "TERM")):
