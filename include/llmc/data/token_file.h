@@ -49,8 +49,8 @@ class TokenFile {
   std::vector<std::uint16_t> narrow_;
 };
 
-/// Checksum64 of each file's size and of 2 to 16 windows of 1,024 tokens, fewer the more files there
-/// are: tells apart files of one size that do not hold the same text.
+/// Checksum64 of each file's size and of 2 to 16 windows of 1,024 tokens, fewer the more files
+/// there are: tells apart files of one size that do not hold the same text.
 std::uint64_t sample_checksum(std::span<const std::filesystem::path> files);
 
 /// Writes a token file that appears under its name at `commit`, whole or not at all.
