@@ -1,8 +1,9 @@
 #include "bench/exchange_times.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
-#include <numeric>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,16 +33,16 @@ class SilentRanks : public Communicator {
   Communicator& ranks_;
 };
 
-std::vector<double> of_all_ranks(Communicator& comm, Stream& stream, double value) {
-  constexpr std::int64_t kBytes = sizeof value;
-  std::vector<double> values(static_cast<std::size_t>(comm.size()));
-  const Buffer memory(stream.device(), values.size() * sizeof value);
-  const Tensor all(memory.data(), DType::kU8, {kBytes * comm.size()});
-  const Tensor own = all.flat(kBytes * comm.rank(), kBytes);
-  copy_from_host(stream, own, &value);
-  comm.all_gather(stream, all, own);
-  copy_to_host(stream, values.data(), all);
-  return values;
+/// The slowest rank's step, and the mean of what the ranks wait. own: this rank's.
+ExchangeTimes::Step of_all_ranks(ProcessGroup& group, const ExchangeTimes::Step& own) {
+  ExchangeTimes::Step all;
+  for (const std::string& bytes : group.gather({reinterpret_cast<const char*>(&own), sizeof own})) {
+    ExchangeTimes::Step step;
+    std::memcpy(&step, bytes.data(), sizeof step);
+    all.seconds = std::max(all.seconds, step.seconds);
+    all.waited += step.waited / group.size();
+  }
+  return all;
 }
 
 /// A reduce-scatter of the gradients and an all-gather: with ZeRO-1 of the parameters, else of the
@@ -56,7 +57,8 @@ double bytes_sent(const ParameterSet& parameters, const Sharing& sharing) {
 
 }  // namespace
 
-ExchangeTimes time_exchange(TrainingSteps& steps, Communicator& comm, double seconds) {
+ExchangeTimes time_exchange(TrainingSteps& steps, ProcessGroup& group, Communicator& comm,
+                            double seconds) {
   constexpr int kRounds = 2;  // so that a drift of the machine's speed meets all three
   SilentRanks silent(comm);
   const struct {
@@ -77,13 +79,9 @@ ExchangeTimes time_exchange(TrainingSteps& steps, Communicator& comm, double sec
   ExchangeTimes times;
   times.bytes = bytes_sent(steps.model().parameters(), steps.optimizer().sharing());
   times.steps = std::ssize(taken[0].seconds);
-  Stream& stream = steps.model().stream();
   for (std::size_t i = 0; i < std::size(ways); ++i) {
     times.steps = std::min(times.steps, std::ssize(taken[i].seconds));
-    const auto seconds_of = of_all_ranks(comm, stream, median(taken[i].seconds));
-    const auto waited = of_all_ranks(comm, stream, median(taken[i].waited));
-    times.*ways[i].step = {*std::max_element(seconds_of.begin(), seconds_of.end()),
-                           std::accumulate(waited.begin(), waited.end(), 0.0) / comm.size()};
+    times.*ways[i].step = of_all_ranks(group, {median(taken[i].seconds), median(taken[i].waited)});
   }
   return times;
 }

@@ -4,6 +4,7 @@
 
 #include "bench/training_steps.h"
 #include "llmc/comm/communicator.h"
+#include "llmc/comm/process_group.h"
 
 namespace llmc::bench {
 
@@ -30,6 +31,7 @@ struct ExchangeTimes {
 
 /// Measures each of the three over at least `seconds`, in turn. Afterwards the optimizer of `steps`
 /// is a new one, and weights may differ between ranks, on which no time depends.
-ExchangeTimes time_exchange(TrainingSteps& steps, Communicator& comm, double seconds);
+ExchangeTimes time_exchange(TrainingSteps& steps, ProcessGroup& group, Communicator& comm,
+                            double seconds);
 
 }  // namespace llmc::bench

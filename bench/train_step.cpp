@@ -196,7 +196,7 @@ void run(Options o, const std::shared_ptr<ProcessGroup>& group, double began) {
     }
   }
   std::optional<ExchangeTimes> times;
-  if (o.exchange) times = time_exchange(steps, *comm, o.seconds);
+  if (o.exchange) times = time_exchange(steps, *group, *comm, o.seconds);
   if (prints && times) print_exchange(*times);
   if (prints && o.model.json) print_json(result, times, ranks);
 }
