@@ -16,8 +16,8 @@ has written config.toml to its folder; before that, as it was.
   --dry-run        print the first command and the later ones, and stop
 
 It ends with the status of the last command: after success; after N retries; when a signal has
-stopped the run (129, 130, 138, 140, 143), which then has a checkpoint; and when the first command ends
-with status 2: options, files or devices are wrong. INT, TERM and HUP are passed on once (HUP as
+stopped the run (129, 130, 138, 140, 143), which then has a checkpoint; and when the first command
+ends with status 2: options, files or devices are wrong. INT, TERM and HUP are passed on once (HUP as
 TERM). Open MPI's mpirun kills its processes a second after each of these, but not after USR2, which
 stops train just as well.
 END
