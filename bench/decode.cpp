@@ -96,11 +96,10 @@ int run(const Options& o) {
   } else {
     model.init(42);
   }
-  std::printf("%s, L=%d C=%d, on %s, B=%d, prompt %d, %s\n",
-              loader ? o.checkpoint.c_str() : wanted.model.c_str(),
-              static_cast<int>(config.n_layer), static_cast<int>(config.n_embd),
-              device.name().c_str(), static_cast<int>(o.batch), static_cast<int>(o.prompt),
-              wanted.precision.c_str());
+  std::printf("%.1f M parameters, L=%d C=%d, on %s, B=%d, prompt %d, %s\n",
+              1e-6 * static_cast<double>(config.num_parameters()), static_cast<int>(config.n_layer),
+              static_cast<int>(config.n_embd), device.name().c_str(), static_cast<int>(o.batch),
+              static_cast<int>(o.prompt), wanted.precision.c_str());
   Sampler sampler(model, o.sample(), o.batch);
   const auto prompts = draw_prompts(o, config.vocab_size);
   const Times first = generate(sampler, prompts, 8);

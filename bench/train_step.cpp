@@ -65,10 +65,11 @@ struct Result {
   double planned_bytes = 0, device_bytes = 0;
 };
 
-void print_start(const Options& o, const Device& device, int ranks) {
+void print_start(const Options& o, const ModelConfig& model, const Device& device, int ranks) {
   const TrainConfig& config = o.model.config;
-  std::printf("%s, L=%d C=%d, on %s, ", config.model.c_str(), static_cast<int>(config.n_layer),
-              static_cast<int>(config.n_embd), device.name().c_str());
+  std::printf("%.1f M parameters, L=%d C=%d, on %s, ",
+              1e-6 * static_cast<double>(model.num_parameters()), static_cast<int>(model.n_layer),
+              static_cast<int>(model.n_embd), device.name().c_str());
   if (ranks > 1) {
     std::printf("%d ranks, zero_stage %d, gradients exchanged in %s, ", ranks,
                 static_cast<int>(config.zero_stage), config.reduce_dtype.c_str());
@@ -175,7 +176,7 @@ void run(Options o, const std::shared_ptr<ProcessGroup>& group, double began) {
 
   TrainingSteps steps(device, *group, comm.get(), model, o.model);
   steps.start_optimizer(comm.get(), ExchangeTime::kBesidePasses);
-  if (prints) print_start(o, device, ranks);
+  if (prints) print_start(o, model, device, ranks);
   Result result;
   steps.take(1);
   result.first = steps.last();

@@ -53,7 +53,10 @@ if $mpi; then
 fi
 
 missing=("${required[@]}" "${optional[@]}")
-[ ${#missing[@]} -gt 0 ] || exit 0
+if [ ${#missing[@]} = 0 ]; then
+  echo "setup.sh: nothing is missing"
+  exit 0
+fi
 
 without_apt() {
   if [ ${#required[@]} -gt 0 ]; then

@@ -15,10 +15,12 @@ train. The run's folder is runs/CONFIG unless --out-dir says otherwise.
   --pause SECONDS before each of them (default 30)
   --dry-run       print the command and stop
 
-INT, TERM and HUP, sent to this script, stop the run with a checkpoint.
+INT, TERM and HUP, sent to this script, stop the run with a checkpoint. Where a script has started
+this one with &, send TERM: bash has such a process ignore INT.
 
 Environment: LLMC_TRAIN, the program (default: build/cuda-nccl/apps/train, then build/cpu-mpi).
-LLMC_MPIRUN, mpirun and options for it, such as "mpirun --oversubscribe". The variables NCCL_*,
+LLMC_MPIRUN, mpirun and options for it (default: mpirun). Where mpirun refuses, as root or with more
+processes than cores: "mpirun --allow-run-as-root --oversubscribe". The variables NCCL_*,
 LLMC_COMM_TOKEN, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS are passed on where they are set;
 NCCL_NVLS_ENABLE is 0 unless set.
 END

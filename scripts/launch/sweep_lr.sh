@@ -8,7 +8,8 @@ usage: scripts/launch/sweep_lr.sh [OPTIONS] CONFIG RATE... [-- TRAIN-OPTIONS]
 
 CONFIG is a name in configs/, such as gpt2-124M, or a TOML file. Each run's folder is OUT/lr-RATE,
 with what it prints in OUT/lr-RATE.txt. The table at the end goes by the last validation loss in
-log.jsonl, and without any by the mean of the last 20 training losses.
+log.jsonl, and without any by the mean of the last 20 training losses. Into folders that hold runs,
+write -- --resume auto or -- --overwrite.
 
   --gpus LIST  numbers of GPUs, such as 0,2,3 (default: all of this machine); a number that occurs
                twice gets two runs at a time; on CPUs: 0
