@@ -46,6 +46,12 @@ PRESETS = {
     "gpt2-350M": GPTConfig(n_layer=24, n_head=16, n_embd=1024),
     "gpt2-774M": GPTConfig(n_layer=36, n_head=20, n_embd=1280),
     "gpt2-1558M": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
+    "gpt3-125M": GPTConfig(n_layer=12, n_head=12, n_embd=768, block_size=2048),
+    "gpt3-350M": GPTConfig(n_layer=24, n_head=16, n_embd=1024, block_size=2048),
+    "gpt3-760M": GPTConfig(n_layer=24, n_head=16, n_embd=1536, block_size=2048),
+    "gpt3-1.3B": GPTConfig(n_layer=24, n_head=16, n_embd=2048, block_size=2048),
+    "gpt3-2.7B": GPTConfig(n_layer=32, n_head=32, n_embd=2560, block_size=2048),
+    "gpt3-6.7B": GPTConfig(n_layer=32, n_head=32, n_embd=4096, block_size=2048),
 }
 
 
