@@ -50,8 +50,8 @@ std::vector<ConfigOption> make_options() {
       {"isa", "model", &C::isa, {}, {"auto", "portable", "avx2", "avx512"}, "",
        "Instruction set of the CPU kernels. auto: the best this processor has."},
       {"attention", "model", &C::attention, {}, {"auto", "own", "cudnn"}, "",
-       "GPU: whose attention kernels. auto: llmc's own where it has some for this very GPU, type and "
-       "head size, else cuDNN's where the build has it and it takes the case."},
+       "GPU: whose attention kernels. auto: in each pass llmc's own where they are the fastest for "
+       "this GPU, type and head size, else cuDNN's where the build has it and it takes the case."},
       {"tune_matmul", "model", &C::tune_matmul, {}, {}, "",
        "GPU: time several algorithms of each matrix product when it first occurs, and remember the "
        "fastest. false: take the vendor library's choice."},

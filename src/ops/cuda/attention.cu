@@ -18,16 +18,23 @@ void* element(const Tensor& tensor, std::int64_t count) {
          count * static_cast<std::int64_t>(size_of(tensor.dtype()));
 }
 
+enum class Pass { kForward, kBackward };
+
+/// The Hopper kernels are faster than cuDNN's deterministic backward pass, and in the forward pass
+/// for heads of at most so many elements.
+constexpr std::int64_t kHopperForwardLeads = 64;
+
 /// Whether cuDNN is to be asked before the own kernels are used.
-bool cudnn_goes_first(const Stream::Impl& stream, DType dtype, const AttentionHeads& heads) {
+bool cudnn_goes_first(const Stream::Impl& stream, DType dtype, const AttentionHeads& heads,
+                      Pass pass) {
   switch (stream.device.impl().attention) {
     case cuda::AttentionKind::kOwn:
       return false;
     case cuda::AttentionKind::kCudnn:
       return true;
     case cuda::AttentionKind::kAuto:
-      // The Hopper kernels are faster than cuDNN's deterministic backward pass.
-      return !cuda::hopper_takes(stream, dtype, heads);
+      return !cuda::hopper_takes(stream, dtype, heads) ||
+             (pass == Pass::kForward && heads.HS > kHopperForwardLeads);
   }
   return false;
 }
@@ -54,7 +61,7 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
   args.q_token = args.kv_token = h.qkv_stride();
   args.q_sequence = args.kv_sequence = h.T * h.qkv_stride();
   args.scale = scale;
-  if (cudnn_goes_first(stream.impl(), args.dtype, h) &&
+  if (cudnn_goes_first(stream.impl(), args.dtype, h, Pass::kForward) &&
       cuda::cudnn_attention_forward(stream.impl(), args)) {
     return;
   }
@@ -67,7 +74,7 @@ std::int64_t attention_backward_scratch(Stream& stream, DType dtype, std::int64_
   const cuda::CurrentDevice current(stream.impl().ordinal());
   const AttentionHeads h{batch, tokens, n_head, n_kv_head, head_size};
   const std::int64_t own = cuda::flash_attention_backward_scratch(batch, tokens, n_head);
-  if (!cudnn_goes_first(stream.impl(), dtype, h)) return own;
+  if (!cudnn_goes_first(stream.impl(), dtype, h, Pass::kBackward)) return own;
   // Smaller batches in the same scratch may be ones that cuDNN does not take.
   return std::max(own, cuda::cudnn_attention_backward_scratch(stream.impl(), dtype, h));
 }
@@ -89,7 +96,7 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
   args.scratch = scratch.raw();
   args.scale = scale;
   // cuDNN makes do with what scratch there is.
-  if (cudnn_goes_first(stream.impl(), args.dtype, h) &&
+  if (cudnn_goes_first(stream.impl(), args.dtype, h, Pass::kBackward) &&
       cuda::cudnn_attention_backward(stream.impl(), args, scratch.numel())) {
     return;
   }

@@ -2,6 +2,8 @@
 
 #include <cuda.h>
 
+#include <type_traits>
+
 #include "ops/cuda/hopper_backward.cuh"
 #include "ops/cuda/hopper_forward.cuh"
 
@@ -36,7 +38,7 @@ CUtensorMap boxes(const void* data, const AttentionHeads& h, std::int64_t heads)
   const cuuint64_t shape[] = {size(h.HS), size(heads), size(h.T), size(h.B)};
   const cuuint64_t strides[] = {size(2 * h.HS), size(2 * heads * h.HS),
                                 size(2 * h.T * heads * h.HS)};
-  const cuuint32_t box[] = {kHopperHead, 1, kHopperRows, 1};
+  const cuuint32_t box[] = {kTileColumns, 1, kTileRows, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map{};
   const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encode)(
@@ -45,6 +47,22 @@ CUtensorMap boxes(const void* data, const AttentionHeads& h, std::int64_t heads)
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   check(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "attention: tensor map");
   return map;
+}
+
+constexpr int kHopperMaxHead = 128;
+
+/// Calls f with the kernels' kHead for heads of this size.
+template <class F>
+void with_head(std::int64_t head_size, const F& f) {
+  if (head_size <= 64) {
+    f(std::integral_constant<int, 64>());
+  } else if (head_size <= 80) {
+    f(std::integral_constant<int, 80>());
+  } else if (head_size <= 96) {
+    f(std::integral_constant<int, 96>());
+  } else {
+    f(std::integral_constant<int, kHopperMaxHead>());
+  }
 }
 
 template <class Kernel>
@@ -57,7 +75,7 @@ void allow_shared_memory(Kernel* kernel, int bytes, std::string_view op) {
 }  // namespace
 
 bool hopper_takes(const Stream::Impl& stream, DType dtype, const AttentionHeads& h) {
-  return dtype == DType::kBF16 && h.HS > 32 && h.HS <= kHopperHead && h.HS % 8 == 0 &&
+  return dtype == DType::kBF16 && h.HS > 32 && h.HS <= kHopperMaxHead && h.HS % 8 == 0 &&
          built_for(stream);
 }
 
@@ -79,7 +97,6 @@ bool hopper_suits(const Stream::Impl& stream, const FlashBackward& args) {
 
 void hopper_attention_forward(Stream::Impl& stream, const FlashForward& args) {
   constexpr const char* kOp = "attention_forward";
-  using Shape = HopperForwardShape;
   const AttentionHeads& h = args.heads;
   HopperForwardArgs a{};
   a.out = static_cast<__nv_bfloat16*>(args.out);
@@ -90,16 +107,19 @@ void hopper_attention_forward(Stream::Impl& stream, const FlashForward& args) {
   a.head_size = static_cast<int>(h.HS);
   a.scale_log2 = args.scale * kLog2e;
   const CUtensorMap qkv = boxes(args.q, h, h.NH + 2 * h.NKV);
-  allow_shared_memory(hopper_forward_kernel, Shape::kBytes, kOp);
-  const auto blocks = static_cast<unsigned>(h.B * h.NH * ceil_div(h.T, Shape::kQueries));
-  hopper_forward_kernel<<<blocks, Shape::kThreads, Shape::kBytes, stream.stream>>>(qkv, a);
+  with_head(h.HS, [&](auto head) {
+    using Shape = HopperForwardShape<head>;
+    const auto kernel = hopper_forward_kernel<head>;
+    allow_shared_memory(kernel, Shape::kBytes, kOp);
+    const auto blocks = static_cast<unsigned>(h.B * h.NH * ceil_div(h.T, Shape::kQueries));
+    kernel<<<blocks, Shape::kThreads, Shape::kBytes, stream.stream>>>(qkv, a);
+  });
   check_launch(kOp);
 }
 
 void hopper_attention_backward(Stream::Impl& stream, const FlashBackward& args,
                                const float2* rows) {
   constexpr const char* kOp = "attention_backward";
-  using Shape = HopperBackwardShape;
   const AttentionHeads& h = args.heads;
   HopperBackwardArgs a{};
   a.dqkv = static_cast<__nv_bfloat16*>(args.dqkv);
@@ -112,13 +132,18 @@ void hopper_attention_backward(Stream::Impl& stream, const FlashBackward& args,
   a.scale = args.scale;
   const CUtensorMap qkv = boxes(args.qkv, h, h.NH + 2 * h.NKV);
   const CUtensorMap dout = boxes(args.dout, h, h.NH);
-  allow_shared_memory(hopper_dkdv_kernel, Shape::kBytes, kOp);
-  allow_shared_memory(hopper_dq_kernel, Shape::kBytes, kOp);
-  const std::int64_t tiles = h.B * (a.padded_tokens / kHopperRows);
+  const std::int64_t tiles = h.B * (a.padded_tokens / kTileRows);
   const auto dkdv_blocks = static_cast<unsigned>(tiles * h.NKV);
   const auto dq_blocks = static_cast<unsigned>(tiles * h.NH);
-  hopper_dkdv_kernel<<<dkdv_blocks, kWarpGroup, Shape::kBytes, stream.stream>>>(qkv, dout, a);
-  hopper_dq_kernel<<<dq_blocks, kWarpGroup, Shape::kBytes, stream.stream>>>(qkv, dout, a);
+  with_head(h.HS, [&](auto head) {
+    constexpr int kBytes = HopperBackwardShape<head>::kBytes;
+    const auto dkdv = hopper_dkdv_kernel<head>;
+    const auto dq = hopper_dq_kernel<head>;
+    allow_shared_memory(dkdv, kBytes, kOp);
+    allow_shared_memory(dq, kBytes, kOp);
+    dkdv<<<dkdv_blocks, kWarpGroup, kBytes, stream.stream>>>(qkv, dout, a);
+    dq<<<dq_blocks, kWarpGroup, kBytes, stream.stream>>>(qkv, dout, a);
+  });
   check_launch(kOp);
 }
 

@@ -6,7 +6,7 @@ namespace llmc::cuda {
 
 // The flash attention kernels for Hopper.
 
-/// Whether this build and GPU have them for such tensors: bf16, heads of 33 to 64 elements in
+/// Whether this build and GPU have them for such tensors: bf16, heads of 33 to 128 elements in
 /// 16-byte parts.
 bool hopper_takes(const Stream::Impl& stream, DType dtype, const AttentionHeads& heads);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The backward pass on Hopper, for heads of at most 64 elements, as two kernels whose blocks are
+// The backward pass on Hopper, for heads of at most kHead elements, as two kernels whose blocks are
 // one warp group: one owns 64 keys and walks along the queries for dk and dv, the other owns 64
 // queries and walks along the keys for dq. Each recomputes the probabilities, so that no sum is
 // shared between blocks; that costs two products of seven and saves the traffic of partial sums.
@@ -20,18 +20,23 @@ struct HopperBackwardArgs {
   float scale;
 };
 
+template <int kHead>
 struct HopperBackwardShape {
-  static constexpr int kStages = 3;
-  static constexpr int kRowBytes = kHopperRows * static_cast<int>(sizeof(float2));
+  static constexpr int kBlocks = kHead > 64 ? 2 : 3;  ///< of a multiprocessor
+  static constexpr int kStages = kHead > 64 ? 2 : 3;
+  static constexpr int kTileBytes = kHopperTileBytes<kHead>;
+  static constexpr int kRowBytes = kTileRows * static_cast<int>(sizeof(float2));
   static constexpr int kBarriers = 1 + 2 * kStages;
   /// Two tiles that stay, and stages of two tiles and row values.
-  static constexpr int kBytes = (2 + kStages * 2) * kHopperTileBytes + kStages * kRowBytes +
+  static constexpr int kBytes = (2 + kStages * 2) * kTileBytes + kStages * kRowBytes +
                                 kBarriers * static_cast<int>(sizeof(Barrier));
 };
 
 /// The shared memory of a block and the barriers that say what it holds.
+template <int kHead>
 struct HopperBackwardMemory {
-  static constexpr int kStages = HopperBackwardShape::kStages;
+  using Shape = HopperBackwardShape<kHead>;
+  static constexpr int kStages = Shape::kStages;
 
   unsigned char* fixed;  ///< two tiles
   unsigned char* stages;
@@ -42,10 +47,9 @@ struct HopperBackwardMemory {
 
   __device__ explicit HopperBackwardMemory(unsigned char* memory)
       : fixed(memory),
-        stages(fixed + 2 * kHopperTileBytes),
-        row_values(stages + kStages * 2 * kHopperTileBytes),
-        fixed_full(
-            reinterpret_cast<Barrier*>(row_values + kStages * HopperBackwardShape::kRowBytes)),
+        stages(fixed + 2 * Shape::kTileBytes),
+        row_values(stages + kStages * 2 * Shape::kTileBytes),
+        fixed_full(reinterpret_cast<Barrier*>(row_values + kStages * Shape::kRowBytes)),
         full(fixed_full + 1),
         empty(full + kStages) {}
 
@@ -58,10 +62,10 @@ struct HopperBackwardMemory {
     publish_barriers();
   }
   __device__ unsigned char* tiles(int step) const {
-    return stages + step % kStages * 2 * kHopperTileBytes;
+    return stages + step % kStages * 2 * Shape::kTileBytes;
   }
   __device__ float2* rows(int step) const {
-    return reinterpret_cast<float2*>(row_values + step % kStages * HopperBackwardShape::kRowBytes);
+    return reinterpret_cast<float2*>(row_values + step % kStages * Shape::kRowBytes);
   }
   __device__ void wait_full(int step) const {
     wait_for_phase(full + step % kStages, step / kStages % 2);
@@ -72,19 +76,19 @@ struct HopperBackwardMemory {
 };
 
 /// qkv, dout: boxes of 64 tokens of a head.
-__global__ __launch_bounds__(kWarpGroup,
-                             3) void hopper_dkdv_kernel(const __grid_constant__ CUtensorMap qkv,
-                                                        const __grid_constant__ CUtensorMap dout,
-                                                        const HopperBackwardArgs a) {
+template <int kHead, class Shape = HopperBackwardShape<kHead>>
+__global__ __launch_bounds__(kWarpGroup, Shape::kBlocks) void hopper_dkdv_kernel(
+    const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap dout,
+    const HopperBackwardArgs a) {
 #ifdef LLMC_HOPPER
-  constexpr int kStages = HopperBackwardShape::kStages;
+  constexpr int kStages = Shape::kStages;
   extern __shared__ __align__(1024) unsigned char hopper_memory[];
-  const HopperBackwardMemory memory(hopper_memory);
+  const HopperBackwardMemory<kHead> memory(hopper_memory);
   unsigned char* const keys = memory.fixed;
-  unsigned char* const values = memory.fixed + kHopperTileBytes;
+  unsigned char* const values = memory.fixed + Shape::kTileBytes;
 
   // The keys that most queries see first.
-  const int tiles = a.padded_tokens / kHopperRows;
+  const int tiles = a.padded_tokens / kTileRows;
   const int key_tile = static_cast<int>(blockIdx.x) % tiles;
   const int kv_head = static_cast<int>(blockIdx.x) / tiles % a.kv_heads;
   const int b = static_cast<int>(blockIdx.x) / tiles / a.kv_heads;
@@ -95,44 +99,44 @@ __global__ __launch_bounds__(kWarpGroup,
   const int steps = group * steps_per_head;
   const auto load_queries = [&](int step) {
     const int head = kv_head * group + step / steps_per_head;
-    const int first = (key_tile + step % steps_per_head) * kHopperRows;
+    const int first = (key_tile + step % steps_per_head) * kTileRows;
     Barrier* const barrier = memory.full + step % kStages;
-    arrive_and_expect(barrier, 2 * kHopperTileBytes + HopperBackwardShape::kRowBytes);
-    copy_box(memory.tiles(step), &qkv, barrier, 0, head, first, b);
-    copy_box(memory.tiles(step) + kHopperTileBytes, &dout, barrier, 0, head, first, b);
+    arrive_and_expect(barrier, 2 * Shape::kTileBytes + Shape::kRowBytes);
+    copy_tile<kHead>(memory.tiles(step), &qkv, barrier, head, first, b);
+    copy_tile<kHead>(memory.tiles(step) + Shape::kTileBytes, &dout, barrier, head, first, b);
     copy_bytes(memory.rows(step),
                a.rows + (std::int64_t{b} * a.heads + head) * a.padded_tokens + first,
-               HopperBackwardShape::kRowBytes, barrier);
+               Shape::kRowBytes, barrier);
   };
   if (threadIdx.x == 0) {
     memory.start_barriers();
-    arrive_and_expect(memory.fixed_full, 2 * kHopperTileBytes);
-    copy_box(keys, &qkv, memory.fixed_full, 0, k_head, key_tile * kHopperRows, b);
-    copy_box(values, &qkv, memory.fixed_full, 0, k_head + a.kv_heads, key_tile * kHopperRows, b);
+    arrive_and_expect(memory.fixed_full, 2 * Shape::kTileBytes);
+    copy_tile<kHead>(keys, &qkv, memory.fixed_full, k_head, key_tile * kTileRows, b);
+    copy_tile<kHead>(values, &qkv, memory.fixed_full, k_head + a.kv_heads, key_tile * kTileRows, b);
     for (int step = 0; step < min(kStages, steps); ++step) load_queries(step);
   }
   __syncthreads();
 
   const int warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
   const float scale_log2 = a.scale * kLog2e;
-  Sums<8> dk;
-  Sums<8> dv;
+  Sums<kHead / 8> dk;
+  Sums<kHead / 8> dv;
   clear(dk);
   clear(dv);
   Sums<8> scores;  // keys x queries
   Sums<8> dscores;
-  Bf16Products::Weights<kHopperRows> p;
-  Bf16Products::Weights<kHopperRows> ds;
+  Bf16Products::Weights<kTileRows> p;
+  Bf16Products::Weights<kTileRows> ds;
   wait_for_phase(memory.fixed_full, 0);
   for (int step = 0; step < steps; ++step) {
     const unsigned char* const queries = memory.tiles(step);
-    const unsigned char* const douts = queries + kHopperTileBytes;
+    const unsigned char* const douts = queries + Shape::kTileBytes;
     memory.wait_full(step);
     begin_products();
-    dot_tile(scores, keys, queries);
+    dot_tile<kHead>(scores, keys, queries);
     end_product_group();
     begin_products();
-    dot_tile(dscores, values, douts);
+    dot_tile<kHead>(dscores, values, douts);
     end_product_group();
     wait_for_products<1>();
     settle(scores);
@@ -190,32 +194,31 @@ __global__ __launch_bounds__(kWarpGroup,
   // All warps are done with the keys and values, whose place the results pass through.
   __syncthreads();
   const std::int64_t stride = std::int64_t{a.heads + 2 * a.kv_heads} * a.head_size;
-  const int first = key_tile * kHopperRows + warp_row;
+  const int first = key_tile * kTileRows + warp_row;
   __nv_bfloat16* const to =
       a.dqkv + (std::int64_t{b} * a.tokens + first) * stride + k_head * a.head_size;
   const float scale[2] = {a.scale, a.scale};
   const float one[2] = {1.0f, 1.0f};
-  store_tile(to, stride, a.tokens - first, a.head_size, dk, scale,
-             keys + warp_row * kHopperRowBytes);
+  store_tile(to, stride, a.tokens - first, a.head_size, dk, scale, keys + warp_row * kTileRowBytes);
   store_tile(to + a.kv_heads * a.head_size, stride, a.tokens - first, a.head_size, dv, one,
-             values + warp_row * kHopperRowBytes);
+             values + warp_row * kTileRowBytes);
 #endif
 }
 
 /// qkv, dout: boxes of 64 tokens of a head.
-__global__ __launch_bounds__(kWarpGroup,
-                             3) void hopper_dq_kernel(const __grid_constant__ CUtensorMap qkv,
-                                                      const __grid_constant__ CUtensorMap dout,
-                                                      const HopperBackwardArgs a) {
+template <int kHead, class Shape = HopperBackwardShape<kHead>>
+__global__ __launch_bounds__(kWarpGroup, Shape::kBlocks) void hopper_dq_kernel(
+    const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap dout,
+    const HopperBackwardArgs a) {
 #ifdef LLMC_HOPPER
-  constexpr int kStages = HopperBackwardShape::kStages;
+  constexpr int kStages = Shape::kStages;
   extern __shared__ __align__(1024) unsigned char hopper_memory[];
-  const HopperBackwardMemory memory(hopper_memory);
+  const HopperBackwardMemory<kHead> memory(hopper_memory);
   unsigned char* const queries = memory.fixed;
-  unsigned char* const douts = memory.fixed + kHopperTileBytes;
+  unsigned char* const douts = memory.fixed + Shape::kTileBytes;
 
   // The longest rows first.
-  const int tiles = a.padded_tokens / kHopperRows;
+  const int tiles = a.padded_tokens / kTileRows;
   const int head_of_all = static_cast<int>(blockIdx.x) / tiles;
   const int query_tile = tiles - 1 - static_cast<int>(blockIdx.x) % tiles;
   const int head = head_of_all % a.heads;
@@ -223,16 +226,16 @@ __global__ __launch_bounds__(kWarpGroup,
   const int k_head = a.heads + head / (a.heads / a.kv_heads);
   const auto load_keys = [&](int tile) {
     Barrier* const barrier = memory.full + tile % kStages;
-    arrive_and_expect(barrier, 2 * kHopperTileBytes);
-    copy_box(memory.tiles(tile), &qkv, barrier, 0, k_head, tile * kHopperRows, b);
-    copy_box(memory.tiles(tile) + kHopperTileBytes, &qkv, barrier, 0, k_head + a.kv_heads,
-             tile * kHopperRows, b);
+    arrive_and_expect(barrier, 2 * Shape::kTileBytes);
+    copy_tile<kHead>(memory.tiles(tile), &qkv, barrier, k_head, tile * kTileRows, b);
+    copy_tile<kHead>(memory.tiles(tile) + Shape::kTileBytes, &qkv, barrier, k_head + a.kv_heads,
+                     tile * kTileRows, b);
   };
   if (threadIdx.x == 0) {
     memory.start_barriers();
-    arrive_and_expect(memory.fixed_full, 2 * kHopperTileBytes);
-    copy_box(queries, &qkv, memory.fixed_full, 0, head, query_tile * kHopperRows, b);
-    copy_box(douts, &dout, memory.fixed_full, 0, head, query_tile * kHopperRows, b);
+    arrive_and_expect(memory.fixed_full, 2 * Shape::kTileBytes);
+    copy_tile<kHead>(queries, &qkv, memory.fixed_full, head, query_tile * kTileRows, b);
+    copy_tile<kHead>(douts, &dout, memory.fixed_full, head, query_tile * kTileRows, b);
     for (int tile = 0; tile < min(kStages, query_tile + 1); ++tile) load_keys(tile);
   }
   __syncthreads();
@@ -242,20 +245,20 @@ __global__ __launch_bounds__(kWarpGroup,
   float2 row_values[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    row_values[r] = a.rows[std::int64_t{head_of_all} * a.padded_tokens + query_tile * kHopperRows +
+    row_values[r] = a.rows[std::int64_t{head_of_all} * a.padded_tokens + query_tile * kTileRows +
                            warp_row + lane_id() / 4 + 8 * r];
   }
-  Sums<8> dq;
+  Sums<kHead / 8> dq;
   clear(dq);
   Sums<8> scores;
   Sums<8> dscores;
-  Bf16Products::Rows<kHopperHead> query_rows;
-  Bf16Products::Weights<kHopperRows> ds;
+  Bf16Products::Rows<kHead> query_rows;
+  Bf16Products::Weights<kTileRows> ds;
   const auto begin_scores = [&](int tile) {
     memory.wait_full(tile);
     begin_products();
-    dot_tile(scores, query_rows, memory.tiles(tile));
-    dot_tile(dscores, douts, memory.tiles(tile) + kHopperTileBytes);
+    dot_tile<kHead>(scores, query_rows, memory.tiles(tile));
+    dot_tile<kHead>(dscores, douts, memory.tiles(tile) + Shape::kTileBytes);
     end_product_group();
   };
   const auto begin_weighing = [&](int tile) {
@@ -320,10 +323,10 @@ __global__ __launch_bounds__(kWarpGroup,
   settle(dq);
 
   const std::int64_t stride = std::int64_t{a.heads + 2 * a.kv_heads} * a.head_size;
-  const int first = query_tile * kHopperRows + warp_row;
+  const int first = query_tile * kTileRows + warp_row;
   const float scale[2] = {a.scale, a.scale};
   store_tile(a.dqkv + (std::int64_t{b} * a.tokens + first) * stride + head * a.head_size, stride,
-             a.tokens - first, a.head_size, dq, scale, queries + warp_row * kHopperRowBytes);
+             a.tokens - first, a.head_size, dq, scale, queries + warp_row * kTileRowBytes);
 #endif
 }
 
