@@ -62,7 +62,8 @@ struct Result {
   double mean_s = 0, median_s = 0;
   double tokens_per_s = 0;
   std::optional<double> mfu;
-  double planned_bytes = 0, device_bytes = 0;
+  double planned_bytes = 0;
+  std::optional<double> device_bytes;  ///< on GPUs: by which the free memory shrank
 };
 
 void print_start(const Options& o, const ModelConfig& model, const Device& device, int ranks) {
@@ -89,20 +90,20 @@ void print_first_step(const Result& result) {
 void print_steps(const Result& result, const StepBlock& last, int ranks) {
   const std::string mfu =
       result.mfu ? concat(std::round(1000 * *result.mfu) / 10, "%") : std::string("n/a");
-  std::printf(
-      "%d steps: %.2f ms a step, %.0f tok/s, MFU %s, %splanned %.2f GiB, device gave %.2f GiB, "
-      "last loss %.4f\n",
-      static_cast<int>(result.steps), 1e3 * result.mean_s, result.tokens_per_s, mfu.c_str(),
-      ranks > 1 ? "each rank: " : "", result.planned_bytes / 0x1p30, result.device_bytes / 0x1p30,
-      last.loss);
+  std::printf("%d steps: %.2f ms a step, %.0f tok/s, MFU %s, last loss %.4f, %splanned %.2f GiB",
+              static_cast<int>(result.steps), 1e3 * result.mean_s, result.tokens_per_s, mfu.c_str(),
+              last.loss, ranks > 1 ? "each rank: " : "", result.planned_bytes / 0x1p30);
+  if (result.device_bytes) std::printf(", device gave %.2f GiB", *result.device_bytes / 0x1p30);
+  std::printf("\n");
   std::fflush(stdout);
 }
 
 void print_exchange(const ExchangeTimes& times) {
   const auto print = [](const char* when, const ExchangeTimes::Step& step) {
-    std::printf("%s %.3f ms, waits %.3f", when, 1e3 * step.seconds, 1e3 * step.waited);
+    std::printf("%s %.3f ms, of them %.3f ms of waits", when, 1e3 * step.seconds,
+                1e3 * step.waited);
   };
-  std::printf("exchange, medians of %d steps or more: ", static_cast<int>(times.steps));
+  std::printf("exchange, medians of %d other steps or more: ", static_cast<int>(times.steps));
   print("alone", times.alone);
   print("; after the passes", times.after);
   print("; beside them", times.beside);
@@ -114,18 +115,20 @@ void print_exchange(const ExchangeTimes& times) {
   }
   std::printf(
       " in %.3f ms (bus bandwidth %.2f GB/s); beside the passes, a step waits for %.3f ms of it "
-      "(%.1f%% hidden), and these take %.3f ms longer\n",
+      "(%.1f%% hidden), and these take %.3f ms %s\n",
       1e3 * times.taken(), 1e-9 * times.bytes / times.taken(), 1e3 * times.shown(),
-      100 * times.hidden_share(), 1e3 * times.slowed());
+      100 * times.hidden_share(), 1e3 * std::abs(times.slowed()),
+      times.slowed() < 0 ? "less" : "more");
 }
 
 void print_json(const Result& result, const std::optional<ExchangeTimes>& times, int ranks) {
   std::printf(
       "{\"median_ms\": %.3f, \"tokens_per_s\": %.1f, \"mfu\": %.4f, "
-      "\"first_step_s\": %.3f, \"peak_memory_bytes\": %.0f, \"device_bytes\": %.0f, "
+      "\"first_step_s\": %.3f, \"peak_memory_bytes\": %.0f, "
       "\"steps\": %d, \"ranks\": %d",
       1e3 * result.median_s, result.tokens_per_s, result.mfu.value_or(0), result.first_step_s,
-      result.planned_bytes, result.device_bytes, static_cast<int>(result.steps), ranks);
+      result.planned_bytes, static_cast<int>(result.steps), ranks);
+  if (result.device_bytes) std::printf(", \"device_bytes\": %.0f", *result.device_bytes);
   if (times) {
     std::printf(
         ", \"alone_ms\": %.4f, \"after_ms\": %.4f, \"beside_ms\": %.4f, "
@@ -166,11 +169,7 @@ void run(Options o, const std::shared_ptr<ProcessGroup>& group, double began) {
   const ModelConfig model = resolve(o.model.config, nullptr, nullptr, ranks);
   const RankPlace place = cli::place_of(*group);
   const Device device = Device::open(o.model.device_options(place));
-  // Ranks that compute on one machine's processors share its memory: the others take none before
-  // rank 0 has looked.
   const auto free_at_first = static_cast<double>(device.free_memory());
-  const int ranks_on_device = backend_name() == "cpu" ? place.local_ranks : 1;
-  group->share("");
   std::unique_ptr<Communicator> comm;
   if (ranks > 1) comm = Communicator::open(device, group);
 
@@ -185,8 +184,9 @@ void run(Options o, const std::shared_ptr<ProcessGroup>& group, double began) {
   steps.take(2);
 
   measure(result, steps, o);
-  result.device_bytes =
-      (free_at_first - static_cast<double>(device.free_memory())) / ranks_on_device;
+  if (backend_name() != "cpu") {
+    result.device_bytes = free_at_first - static_cast<double>(device.free_memory());
+  }
   if (prints) print_steps(result, steps.last(), ranks);
 
   if (o.phases) {

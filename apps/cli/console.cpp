@@ -89,8 +89,10 @@ void Console::show(const StartEvent& event) {
   line(concat("model       ", with_commas(event.parameters), " parameters, ",
               print("%.3g", event.flops_per_token), " FLOPs per token"));
   line(concat("device      ", event.device));
-  line(concat("step        ", event.micro_batch, " sequences × ", event.seq_len, " tokens × ",
-              event.micro_steps, event.micro_steps == 1 ? " micro-step = " : " micro-steps = ",
+  line(concat("step        ", event.micro_batch,
+              event.micro_batch == 1 ? " sequence × " : " sequences × ", event.seq_len,
+              " tokens × ", event.micro_steps,
+              event.micro_steps == 1 ? " micro-step = " : " micro-steps = ",
               with_commas(event.tokens_per_step), " tokens"));
   if (event.train_tokens > 0) {
     line(concat("training    ", with_commas(event.train_tokens), " tokens an epoch"));

@@ -19,8 +19,8 @@ INT, TERM and HUP, sent to this script, stop the run with a checkpoint. Where a 
 this one with &, send TERM: bash has such a process ignore INT.
 
 Environment: LLMC_TRAIN, the program (default: build/cuda-nccl/apps/train, then build/cpu-mpi).
-LLMC_MPIRUN, mpirun and options for it (default: mpirun). Where mpirun refuses, as root or with more
-processes than cores: "mpirun --allow-run-as-root --oversubscribe". The variables NCCL_*,
+LLMC_MPIRUN, mpirun and options for it (default: mpirun), such as "mpirun --oversubscribe", which
+allows more processes than cores. The variables NCCL_*,
 LLMC_COMM_TOKEN, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS are passed on where they are set;
 NCCL_NVLS_ENABLE is 0 unless set.
 END
@@ -53,7 +53,8 @@ shift
 train=$(find_train "$root" cuda-nccl cpu-mpi)
 [ -n "$ranks$hosts" ] || ranks=$(count_gpus --ranks)
 
-read -r -a command <<<"${LLMC_MPIRUN:-mpirun}"
+mpirun=${LLMC_MPIRUN:-mpirun}
+read -r -a command <<<"$mpirun"
 [ -z "$ranks" ] || command+=(-np "$ranks")
 [ -z "$hosts" ] || command+=(--hostfile "$hosts")
 # Threads and GPUs are dealt out by train; bound to one core each, processes could not use theirs.
@@ -72,5 +73,13 @@ command=("$root/scripts/launch/retry.sh" --retries "$retries" --pause "$pause" -
 if $dry_run; then
   show env "NCCL_NVLS_ENABLE=$NCCL_NVLS_ENABLE" "${command[@]}"
   exit 0
+fi
+launcher=${mpirun%% *}
+command -v "$launcher" >/dev/null ||
+  fail "expected $launcher in PATH: install Open MPI (scripts/setup.sh --mpi) or set LLMC_MPIRUN"
+if [ "$(id -u)" = 0 ] && [[ $mpirun != *--allow-run-as-root* ]] &&
+  [ -z "${OMPI_ALLOW_RUN_AS_ROOT:-}" ] && [[ $("$launcher" --version 2>&1) == *"Open MPI"* ]]; then
+  fail "Open MPI refuses to run as root: be another user, or export OMPI_ALLOW_RUN_AS_ROOT=1" \
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 fi
 exec "${command[@]}"

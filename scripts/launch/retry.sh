@@ -17,7 +17,7 @@ has written config.toml to its folder; before that, as it was.
 
 It ends with the status of the last command: after success; after N retries; when a signal has
 stopped the run (129, 130, 138, 140, 143), which then has a checkpoint; and when the first command
-ends with status 2: options, files or devices are wrong. INT, TERM and HUP are passed on once (HUP as
+ends with status 2 (options, files or devices are wrong) or cannot be started (126, 127). INT, TERM and HUP are passed on once (HUP as
 TERM). Open MPI's mpirun kills its processes a second after each of these, but not after USR2, which
 stops train just as well.
 END
@@ -95,9 +95,14 @@ for ((attempt = 0; ; ++attempt)); do
   if [ "$(described)" = "$before" ]; then run "${first[@]}"; else run "${again[@]}"; fi
   case $status in 0 | 129 | 130 | 138 | 140 | 143) exit "$status" ;; esac
   if $signalled || [ "$retries" = 0 ]; then exit "$status"; fi
-  if [ "$attempt" = 0 ] && [ "$status" = 2 ]; then
-    echo "$script: status 2: options, files or devices are wrong; not tried again" >&2
-    exit 2
+  case $attempt:$status in
+    0:2) hopeless="options, files or devices are wrong" ;;
+    0:126 | 0:127) hopeless="the command could not be started" ;;
+    *) hopeless='' ;;
+  esac
+  if [ -n "$hopeless" ]; then
+    echo "$script: status $status: $hopeless; not tried again" >&2
+    exit "$status"
   fi
   if [ "$attempt" = "$retries" ]; then
     echo "$script: status $status after $retries retries" >&2

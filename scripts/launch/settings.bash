@@ -1,7 +1,7 @@
 # What the scripts of this folder share; each sets `script` to its own name.
 
 fail() {
-  echo "${script:?}: $1" >&2
+  echo "${script:?}: $*" >&2
   exit 2
 }
 
