@@ -15,7 +15,7 @@ train. The run's folder is runs/CONFIG unless --out-dir says otherwise.
   --pause SECONDS before each of them (default 30)
   --dry-run       print the command and stop
 
-INT, TERM and HUP, sent to this script, stop the run with a checkpoint. Where a script has started
+INT, TERM, HUP, USR1 and USR2, sent to this script, stop the run with a checkpoint. Where a script has started
 this one with &, send TERM: bash has such a process ignore INT.
 
 Environment: LLMC_TRAIN, the program (default: build/cuda-nccl/apps/train, then build/cpu-mpi).

@@ -17,9 +17,10 @@ has written config.toml to its folder; before that, as it was.
 
 It ends with the status of the last command: after success; after N retries; when a signal has
 stopped the run (129, 130, 138, 140, 143), which then has a checkpoint; and when the first command
-ends with status 2 (options, files or devices are wrong) or cannot be started (126, 127). INT, TERM and HUP are passed on once (HUP as
-TERM). Open MPI's mpirun kills its processes a second after each of these, but not after USR2, which
-stops train just as well.
+ends with status 2 (options, files or devices are wrong) or cannot be started (126, 127).
+
+Signals that stop a run are passed on: INT, TERM, HUP (as TERM), USR1 and USR2. Open MPI's mpirun
+kills its processes a second after INT, TERM and HUP, but not after USR2.
 END
 }
 
@@ -71,6 +72,8 @@ pass_on() {
 }
 trap 'pass_on INT' INT
 trap 'pass_on TERM' TERM HUP
+trap 'pass_on USR1' USR1
+trap 'pass_on USR2' USR2
 
 # A process group of its own: a Ctrl-C must not reach the command twice, as a second signal ends
 # train without a checkpoint.

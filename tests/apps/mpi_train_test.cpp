@@ -313,18 +313,21 @@ TEST_F(LaunchScript, GoesOnAfterAKilledRankAsIfNothingHadHappened) {
 }
 
 TEST_F(LaunchScript, PassesASignalOnSoThatTheRunCanSave) {
-  Program program("/bin/bash", script() + Arguments{"--max-steps", "1000000"},
-                  folder_.path().string());
-  ASSERT_TRUE(program.wait_for("step_00000050"));
-  program.send(SIGTERM);
-  const Outcome outcome = program.wait();
-  EXPECT_EQ(outcome.status, 128 + SIGUSR2) << outcome.err;
-  EXPECT_NE(outcome.out.find("(signal)"), std::string::npos) << outcome.out;
-  const auto last = latest_checkpoint(folder_ / "run");
-  ASSERT_TRUE(last);
-  verify_checkpoint(*last);
-  EXPECT_EQ(CheckpointReader(*last).info().step,
-            static_cast<std::int64_t>(curves("run").train.size()));
+  for (const int signal : {SIGTERM, SIGUSR2}) {
+    SCOPED_TRACE(signal);
+    Program program("/bin/bash", script() + Arguments{"--max-steps", "1000000", "--overwrite"},
+                    folder_.path().string());
+    ASSERT_TRUE(program.wait_for("step_00000050"));
+    program.send(signal);
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.status, 128 + SIGUSR2) << outcome.err;
+    EXPECT_NE(outcome.out.find("(signal)"), std::string::npos) << outcome.out;
+    const auto last = latest_checkpoint(folder_ / "run");
+    ASSERT_TRUE(last);
+    verify_checkpoint(*last);
+    EXPECT_EQ(CheckpointReader(*last).info().step,
+              static_cast<std::int64_t>(curves("run").train.size()));
+  }
 }
 
 }  // namespace
