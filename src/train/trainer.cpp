@@ -185,7 +185,7 @@ StopEvent Trainer::run_steps() {
              due(config_.sample_every, last) || due(config_.checkpoint_every, last);
     if (paused) {
       finish_pending();
-      if (!stop_) at_intervals(last);
+      if (stop_ != StopReason::kBadSteps) at_intervals(last);
     }
   }
   finish_pending();
@@ -307,7 +307,7 @@ void Trainer::at_intervals(bool last) {
   if (due(config_.val_every, last)) validate();
   if (due(config_.eval_choices_every, last)) ask_choices();
   if (due(config_.sample_every, last)) sample();
-  if (due(config_.checkpoint_every, last) && !stop_) save();
+  if (due(config_.checkpoint_every, last)) save();
 }
 
 void Trainer::validate() {

@@ -228,6 +228,17 @@ TEST_F(RanksTest, AskTheirQuestionsTogether) {
   }
 }
 
+// Raises a flag, as a signal does, after a step.
+struct RaiseAt : EventSink {
+  explicit RaiseAt(std::int64_t at) : step(at) {}
+  SinkAction on_event(const Event& event) override {
+    if (std::holds_alternative<StepEvent>(event) && step_of(event) == step) flag = 15;
+    return SinkAction::kContinue;
+  }
+  std::int64_t step;
+  std::atomic<int> flag{0};
+};
+
 TEST_F(RanksTest, StopTogetherWhenOneIsAskedTo) {
   std::vector<StopEvent> stops(3);
   testing::run_thread_ranks(3, [&](Communicator& comm) {
@@ -235,17 +246,9 @@ TEST_F(RanksTest, StopTogetherWhenOneIsAskedTo) {
     const Device device = Device::open(device_options(plan.config));
     TrainingRun run(device, std::move(plan), &comm);
     run.open();
-    std::atomic<int> flag{0};
-    struct RaiseAt : EventSink {
-      std::atomic<int>* flag;
-      SinkAction on_event(const Event& event) override {
-        if (std::holds_alternative<StepEvent>(event) && step_of(event) == 6) *flag = 15;
-        return SinkAction::kContinue;
-      }
-    } raise;
-    raise.flag = &flag;
+    RaiseAt raise(6);
     if (comm.rank() == 1) run.add_sink(raise);
-    stops[static_cast<std::size_t>(comm.rank())] = run.run(&flag);
+    stops[static_cast<std::size_t>(comm.rank())] = run.run(&raise.flag);
   });
   for (const StopEvent& stop : stops) {
     EXPECT_EQ(stop.reason, StopReason::kSignal);
@@ -255,6 +258,38 @@ TEST_F(RanksTest, StopTogetherWhenOneIsAskedTo) {
     EXPECT_LE(stop.step, 9);
   }
   verify_checkpoint(checkpoint_folder(out(), stops[0].step));
+}
+
+TEST_F(RanksTest, DoWhatIsDueAtTheStepOfAStop) {
+  const Options all{{"val_every", "1"}, {"sample_every", "1"}, {"checkpoint_every", "0"}};
+  Options undisturbed = all;
+  undisturbed.emplace_back("out_dir", other("whole").string());
+  const Recorder whole = train(2, undisturbed)[0];
+  std::vector<StopEvent> stops(2);
+  std::vector<Recorder> seen(2);
+  testing::run_thread_ranks(2, [&](Communicator& comm) {
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    RunPlan plan = plan_run(settings(all), "test", 2);
+    const Device device = Device::open(device_options(plan.config));
+    TrainingRun run(device, std::move(plan), &comm);
+    run.open();
+    RaiseAt raise(6);
+    if (comm.rank() == 1) run.add_sink(raise);
+    run.add_sink(seen[rank]);
+    stops[rank] = run.run(&raise.flag);
+  });
+  const std::int64_t step = stops[0].step;
+  ASSERT_LT(step, 10);
+  for (const Recorder& recorder : seen) EXPECT_EQ(recorder.steps<ValEvent>().back(), step);
+  const auto saved = CheckpointReader(checkpoint_folder(out(), step)).info().val_loss;
+  EXPECT_EQ(saved, seen[1].all<ValEvent>().back().loss);
+  Recorder both = seen[0];
+  Options resumed = all;
+  resumed.emplace_back("resume", "auto");
+  const Recorder rest = train(2, resumed)[0];
+  both.events.insert(both.events.end(), rest.events.begin(), rest.events.end());
+  EXPECT_EQ(both.steps<ValEvent>(), whole.steps<ValEvent>());
+  EXPECT_EQ(both.steps<SampleEvent>(), whole.steps<SampleEvent>());
 }
 
 TEST_F(RanksTest, ASinkOfOneEndsTheRunOfAll) {

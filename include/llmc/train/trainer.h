@@ -69,8 +69,9 @@ class Trainer {
   /// into them.
   void save_to(const std::filesystem::path& run, std::string tokenizer_hash = {});
   void add_sink(EventSink& sink);
-  /// A value other than 0 ends the run after the step under way, with a checkpoint. With several
-  /// ranks it travels with the next step, and all of them end after the one that follows.
+  /// A value other than 0 ends the run after the step under way, with a checkpoint, once what is
+  /// due at that step is done. With several ranks it travels with the next step, and all of them
+  /// end after the one that follows.
   void stop_when(const std::atomic<int>& flag);
 
   /// Goes on from a checkpoint: sets weights, optimizer state, source and step. The run then
