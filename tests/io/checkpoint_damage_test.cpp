@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "llmc/core/error.h"
 #include "llmc/core/log.h"
 #include "llmc/io/checkpoint.h"
+#include "support/file_size_limit.h"
 #include "support/temp_folder.h"
 
 namespace llmc {
@@ -24,23 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::expect_error;
+using testing::FileSizeLimit;
 using testing::put_file;
 using testing::TinyRun;
-
-/// Limits the size of files this process may write, as a full disk would.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::uint64_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 class CheckpointDamage : public ::testing::Test {
  protected:

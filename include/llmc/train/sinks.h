@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "llmc/core/file.h"
 #include "llmc/train/events.h"
+#include "llmc/train/log_file.h"
 
 namespace llmc {
 
@@ -19,7 +19,7 @@ class JsonLog : public EventSink {
   SinkAction on_event(const Event& event) override;
 
  private:
-  AppendFile file_;
+  LogFile file_;
 };
 
 /// The line of log.jsonl for an event, without the newline.
@@ -34,7 +34,7 @@ class MainLog : public EventSink {
   SinkAction on_event(const Event& event) override;
 
  private:
-  AppendFile file_;
+  LogFile file_;
 };
 
 /// Cuts a log back to what was known when `step` steps were finished, and drops a last line that
