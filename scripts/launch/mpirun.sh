@@ -77,8 +77,8 @@ fi
 launcher=${mpirun%% *}
 command -v "$launcher" >/dev/null ||
   fail "expected $launcher in PATH: install Open MPI (scripts/setup.sh --mpi) or set LLMC_MPIRUN"
-if [ "$(id -u)" = 0 ] && [[ $mpirun != *--allow-run-as-root* ]] &&
-  [ -z "${OMPI_ALLOW_RUN_AS_ROOT:-}" ] && [[ $("$launcher" --version 2>&1) == *"Open MPI"* ]]; then
+if [ "$(id -u)" = 0 ] && [ -z "${LLMC_MPIRUN:-}${OMPI_ALLOW_RUN_AS_ROOT:-}" ] &&
+  [[ $(mpirun --version 2>&1) == *"Open MPI"* ]]; then
   fail "Open MPI refuses to run as root: be another user, or export OMPI_ALLOW_RUN_AS_ROOT=1" \
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 fi

@@ -193,7 +193,7 @@ class Mpirun(LaunchTest):
         self.assertEqual(len(self.calls()), 1)
 
     def test_signals_reach_mpirun_as_one_that_it_passes_on(self):
-        for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             (self.record.parent / "ready").unlink(missing_ok=True)
             (self.record.parent / "signals").unlink(missing_ok=True)
             self.plan("sleep", 0)
@@ -205,9 +205,11 @@ class Mpirun(LaunchTest):
             os.killpg(process.pid, sent)
             self.assertEqual(process.wait(10), 140)
             self.assertEqual((self.record.parent / "signals").read_text(), "USR2\n")
-        self.assertEqual(len(self.calls()), 3)
+        self.assertEqual(len(self.calls()), 5)
 
     def test_refuses(self):
+        self.fails("expected /no/mpirun in PATH: install Open MPI", "mpirun.sh", "--ranks", 2, "gpt2-124M",
+                   LLMC_TRAIN=self.train, LLMC_MPIRUN="/no/mpirun --oversubscribe")
         self.fails("--ranks: expected a whole number from 1 on, got '0'", "mpirun.sh", "--ranks", 0)
         self.fails("--hosts: expected a file, got '/no'", "mpirun.sh", "--hosts", "/no")
         self.fails("unknown option --gpus", "mpirun.sh", "--gpus", 2)
@@ -276,6 +278,7 @@ class Retry(LaunchTest):
         self.plan(2, 0)
         self.fails("options, files or devices are wrong", "retry.sh", *self.WORDS, self.record, "--out-dir", "a")
         self.assertEqual(len(self.calls()), 1)
+        self.fails("the command could not be started", "retry.sh", *self.WORDS, "/no/train", "--out-dir", "a", status=127)
 
     def test_a_stopped_run_stays_stopped(self):
         for status in (129, 130, 138, 140, 143):
