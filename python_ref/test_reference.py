@@ -238,22 +238,22 @@ class ModelFileTest(TemporaryFolder):
 
 
 class TokenFileTest(TemporaryFolder):
-    def test_windows_follow_each_other_and_wrap(self):
+    def test_rows_follow_each_other_and_wrap(self):
         write_tokens(self.folder / "a_1.bin", np.arange(20))
         write_tokens(self.folder / "a_2.bin", np.arange(100, 107), 20240801, 7, "<u4")
         batches = Batches(str(self.folder / "a_*.bin"), B=2, T=3, vocab_size=107)
-        self.assertEqual(batches.windows_per_epoch(), 4)
+        self.assertEqual(batches.batches_per_epoch(), 4)
         starts = []
-        for (x, y), _ in zip(batches, range(6)):
+        for (x, y), _ in zip(batches, range(5)):
             self.assertEqual(x.shape, (2, 3))
             self.assertTrue(torch.equal(y, x + 1))
-            starts.append(x[0, 0].item())
-        self.assertEqual(starts, [0, 6, 12, 100, 0, 6])
+            starts += x[:, 0].tolist()
+        self.assertEqual(starts, [0, 3, 6, 9, 12, 15, 100, 103, 0, 3])
 
-    def test_a_window_needs_one_token_more(self):
+    def test_a_row_needs_one_token_more(self):
         path = self.folder / "a.bin"
         write_tokens(path, np.arange(6))
-        with self.assertRaisesRegex(ValueError, "at least B·T . 1 = 7 tokens, got 6"):
+        with self.assertRaisesRegex(ValueError, "at least B = 2 rows of T . 1 tokens"):
             Batches(str(path), B=2, T=3, vocab_size=50)
 
     def test_bad_files_are_refused(self):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 import glob
+from itertools import islice
 
 import numpy as np
 import torch
@@ -26,8 +27,8 @@ def read_tokens(path):
 class Batches:
     """Endless (x, y) of shape (B, T) from the files that match `pattern`, in order of their names.
 
-    Windows of B·T tokens follow each other from the first token of a file; y is x one token later.
-    When fewer than B·T + 1 tokens remain the next file begins, and after the last one the first.
+    Rows of T tokens follow each other from the first token of a file; y is x one token later. Where
+    fewer than T + 1 tokens remain the next file begins, and after the last one the first.
     """
 
     pattern: str
@@ -40,29 +41,30 @@ class Batches:
         if not paths:
             raise ValueError(f"{self.pattern}: expected token files, found none")
         self.files = [read_tokens(path) for path in paths]
-        for path, tokens in zip(paths, self.files):
-            if self.windows_in(tokens) < 1:
-                raise ValueError(
-                    f"{path}: expected at least B·T + 1 = {self.B * self.T + 1} tokens, "
-                    f"got {len(tokens)}"
-                )
+        if self.batches_per_epoch() == 0:
+            raise ValueError(f"{self.pattern}: expected at least B = {self.B} rows of T + 1 tokens")
 
-    def windows_in(self, tokens):
-        return (len(tokens) - 1) // (self.B * self.T)
+    def rows_in(self, tokens):
+        return max(len(tokens) - 1, 0) // self.T
 
-    def windows_per_epoch(self):
-        return sum(self.windows_in(tokens) for tokens in self.files)
+    def rows_per_epoch(self):
+        return sum(self.rows_in(tokens) for tokens in self.files)
 
-    def __iter__(self):
-        size = self.B * self.T
+    def batches_per_epoch(self):
+        return self.rows_per_epoch() // self.B
+
+    def rows(self):
         while True:
             for tokens in self.files:
-                for window in range(self.windows_in(tokens)):
-                    start = window * size
-                    span = torch.from_numpy(tokens[start : start + size + 1].astype(np.int64))
-                    if span.max() >= self.vocab_size:
-                        raise ValueError(
-                            f"{self.pattern}: expected tokens below {self.vocab_size}, "
-                            f"got {span.max()}"
-                        )
-                    yield span[:-1].view(self.B, self.T), span[1:].view(self.B, self.T)
+                for row in range(self.rows_in(tokens)):
+                    yield tokens[row * self.T : (row + 1) * self.T + 1].astype(np.int64)
+
+    def __iter__(self):
+        rows = self.rows()
+        while True:
+            batch = torch.from_numpy(np.stack(list(islice(rows, self.B))))
+            if batch.max() >= self.vocab_size:
+                raise ValueError(
+                    f"{self.pattern}: expected tokens below {self.vocab_size}, got {batch.max()}"
+                )
+            yield batch[:, :-1], batch[:, 1:]

@@ -185,7 +185,7 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self):
-        count = self.args.val_batches or self.val_batches.windows_per_epoch()
+        count = self.args.val_batches or self.val_batches.batches_per_epoch()
         total = sum(self.summed_loss(batch).item() for batch in islice(self.val_batches, count))
         return total / (count * self.args.micro_batch * self.args.seq_len)
 

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The next row to read: `shard` and `row` count along the epoch's order, not the files'.
+/// A row: `shard` and `row` count along the epoch's order, not the files'.
 struct Position {
   std::int64_t epoch = 0;
   std::int64_t shard = 0;
@@ -62,39 +62,44 @@ class RowReader {
       : shards_(std::move(shards)),
         options_(options),
         group_(options.B * options.world_size),
+        rows_per_epoch_(std::accumulate(
+            shards_.begin(), shards_.end(), std::int64_t{0},
+            [](std::int64_t sum, const Shard& shard) { return sum + shard.rows; })),
         window_(static_cast<std::size_t>(options.T + 1)) {}
 
   const std::vector<Shard>& shards() const { return shards_; }
 
-  std::int64_t batches(const Shard& shard) const {
-    return (shard.rows + (options_.tail == Tail::kPad ? group_ - 1 : 0)) / group_;
-  }
+  std::int64_t group() const { return group_; }
+  std::int64_t rows_per_epoch() const { return rows_per_epoch_; }
 
-  /// The position itself, or the next one at which there is a batch.
-  Position settle(Position at) {
+  /// The position of the row `rows` after the one at `at`. With kPad, rows behind the last one of
+  /// an epoch are at the beginning of the next.
+  Position further(Position at, std::int64_t rows) {
     const auto count = static_cast<std::int64_t>(shards_.size());
-    const std::int64_t needed = options_.tail == Tail::kPad ? 1 : group_;
+    at.row += rows;
     for (;;) {
       if (at.shard >= count) {
-        at = {at.epoch + 1, 0, 0};
-      } else if (shard_at(at).rows - at.row >= needed) {
+        at = {at.epoch + 1, 0, options_.tail == Tail::kPad ? 0 : at.row};
+      } else if (at.row < shard_at(at).rows) {
         return at;
       } else {
-        at = {at.epoch, at.shard + 1, 0};
+        at = {at.epoch, at.shard + 1, at.row - shard_at(at).rows};
       }
     }
   }
 
-  /// Fills `batch` at a settled position and returns the settled position that follows.
-  Position fill(Batch& batch, Position at) {
-    open(at);
+  /// Fills `batch` from the batch of all ranks at a position, and returns that of the next one.
+  Position fill(Batch& batch, const Position& at) {
     const std::int64_t B = options_.B, T = options_.T;
     batch.inputs.resize(static_cast<std::size_t>(B * T));
     batch.targets.resize(static_cast<std::size_t>(B * T));
+    Position row = further(at, options_.rank * B);
     for (std::int64_t b = 0; b < B; ++b) {
-      fill_row(batch, b, at.row + options_.rank * B + b);
+      const bool padding = options_.tail == Tail::kPad && row.epoch != at.epoch;
+      fill_row(batch, b, padding ? 0 : read_row(row));
+      if (!padding) row = further(row, 1);
     }
-    return settle({at.epoch, at.shard, at.row + group_});
+    return further(at, group_);
   }
 
  private:
@@ -132,21 +137,23 @@ class RowReader {
     }
   }
 
-  /// Row b of the batch from row `at` in the order of the open shard; beyond its end, padding.
-  void fill_row(Batch& batch, std::int64_t b, std::int64_t at) {
+  /// Reads the row at a position and returns how many targets it has.
+  std::int64_t read_row(const Position& at) {
+    open(at);
+    const std::int64_t row =
+        options_.shuffle ? std::int64_t{row_order_[static_cast<std::size_t>(at.row)]} : at.row;
+    const std::int64_t counted = std::min(options_.T, file_->size() - 1 - row * options_.T);
+    file_->read(std::span(window_).first(static_cast<std::size_t>(counted + 1)), row * options_.T);
+    return counted;
+  }
+
+  /// Row b of the batch: `counted` targets of the row that was read, then padding.
+  void fill_row(Batch& batch, std::int64_t b, std::int64_t counted) {
     const std::int64_t T = options_.T;
     std::int32_t* const inputs = batch.inputs.data() + b * T;
     std::int32_t* const targets = batch.targets.data() + b * T;
-    std::int64_t counted = 0;
-    if (at < shards_[static_cast<std::size_t>(open_index_)].rows) {
-      const std::int64_t row =
-          options_.shuffle ? std::int64_t{row_order_[static_cast<std::size_t>(at)]} : at;
-      counted = std::min(T, file_->size() - 1 - row * T);
-      const std::span<std::int32_t> window(window_.data(), static_cast<std::size_t>(counted + 1));
-      file_->read(window, row * T);
-      std::copy(window.begin(), window.end() - 1, inputs);
-      std::copy(window.begin() + 1, window.end(), targets);
-    }
+    std::copy_n(window_.begin(), counted, inputs);
+    std::copy_n(window_.begin() + 1, counted, targets);
     std::fill(inputs + counted, inputs + T, 0);
     std::fill(targets + counted, targets + T, kIgnoredTarget);
   }
@@ -154,6 +161,7 @@ class RowReader {
   std::vector<Shard> shards_;
   DataLoaderOptions options_;
   std::int64_t group_;  // rows of a batch over all ranks
+  std::int64_t rows_per_epoch_;
   std::vector<std::int32_t> window_;
 
   std::vector<std::uint32_t> shard_order_;
@@ -259,7 +267,7 @@ struct DataLoader::Impl {
 
   void go_to(const Position& at) {
     stop();
-    position = reader.settle(at);
+    position = reader.further(at, 0);
   }
 
   void read_ahead() {
@@ -303,28 +311,29 @@ struct DataLoader::Impl {
 DataLoader::DataLoader(std::vector<fs::path> paths, const DataLoaderOptions& options) {
   check(options);
   impl_ = std::make_unique<Impl>(inspect(paths, options), options);
-  const std::vector<Shard>& shards = impl_->reader.shards();
-  std::vector<const Shard*> too_small;
-  for (const Shard& shard : shards) {
-    if (impl_->reader.batches(shard) == 0) too_small.push_back(&shard);
-  }
-  const std::int64_t needed =
-      options.tail == Tail::kPad ? 2 : options.B * options.T * options.world_size + 1;
-  if (too_small.size() == shards.size()) {
+  const RowReader& reader = impl_->reader;
+  const std::vector<Shard>& shards = reader.shards();
+  const std::int64_t needed = options.tail == Tail::kPad ? 2 : options.T + 1;
+  if (reader.rows_per_epoch() == 0) {
     const auto largest =
         std::max_element(shards.begin(), shards.end(),
                          [](const Shard& a, const Shard& b) { return a.tokens < b.tokens; });
     fail(ErrorKind::kInput, "dataloader", largest->path.string(), ": expected at least ", needed,
-         " tokens for one batch (", options.world_size, " ranks of ", options.B, " x ", options.T,
-         " and one more), got ", largest->tokens, " in the largest of ", shards.size(),
-         " files; use a smaller micro_batch or seq_len");
+         " tokens for a row of ", options.T, ", got ", largest->tokens, " in the largest of ",
+         shards.size(), " files; use a smaller seq_len");
   }
-  for (const Shard* shard : too_small) {
+  for (const Shard& shard : shards) {
+    if (shard.rows > 0) continue;
+    log(LogLevel::kWarning, concat("[dataloader] ", shard.path.string(), " is left out: its ",
+                                   shard.tokens, " tokens are fewer than the ", needed,
+                                   " of a row"));
+  }
+  if (options.tail == Tail::kNext && reader.rows_per_epoch() < reader.group()) {
     log(LogLevel::kWarning,
-        concat("[dataloader] ", shard->path.string(), " is left out: its ", shard->tokens,
-               " tokens are fewer than the ", needed, " of one batch"));
+        concat("[dataloader] a batch takes ", reader.group(), " rows, more than the ",
+               reader.rows_per_epoch(), " of all files: it has some of them more than once"));
   }
-  impl_->position = impl_->reader.settle({});
+  impl_->position = impl_->reader.further({}, 0);
 }
 
 DataLoader::~DataLoader() = default;
@@ -340,18 +349,16 @@ std::int64_t DataLoader::epoch() const {
 }
 
 std::int64_t DataLoader::batches_per_epoch() const {
-  std::int64_t batches = 0;
-  for (const Shard& shard : impl_->reader.shards()) batches += impl_->reader.batches(shard);
-  return batches;
+  const RowReader& reader = impl_->reader;
+  const bool pads = impl_->options.tail == Tail::kPad;
+  return (reader.rows_per_epoch() + (pads ? reader.group() - 1 : 0)) / reader.group();
 }
 
 std::int64_t DataLoader::tokens_per_epoch() const {
-  const DataLoaderOptions& o = impl_->options;
-  if (o.tail == Tail::kDrop) return batches_per_epoch() * o.B * o.T * o.world_size;
+  const RowReader& reader = impl_->reader;
+  if (impl_->options.tail == Tail::kNext) return reader.rows_per_epoch() * impl_->options.T;
   std::int64_t tokens = 0;
-  for (const Shard& shard : impl_->reader.shards()) {
-    tokens += std::max<std::int64_t>(shard.tokens - 1, 0);
-  }
+  for (const Shard& shard : reader.shards()) tokens += std::max<std::int64_t>(shard.tokens - 1, 0);
   return tokens;
 }
 

@@ -28,16 +28,18 @@ double ms_since(Clock::time_point begin) {
 }
 
 std::int64_t total_steps_of(const TrainConfig& config, const BatchSource& source,
-                            std::int64_t micro_steps) {
+                            std::int64_t tokens_per_step) {
   if (config.max_steps > 0) return config.max_steps;
-  if (source.batches_per_epoch() == 0) {
+  const std::int64_t tokens = source.tokens_per_epoch();
+  if (tokens == 0) {
     fail(ErrorKind::kConfig, "trainer",
          "max_steps: expected a number above 0, got 0; the data have no end");
   }
-  const std::int64_t steps = config.epochs * source.batches_per_epoch() / micro_steps;
+  const std::int64_t steps = tokens / tokens_per_step * config.epochs +
+                             tokens % tokens_per_step * config.epochs / tokens_per_step;
   if (steps == 0) {
     fail(ErrorKind::kConfig, "trainer", "epochs: expected at least one step, got ", config.epochs,
-         " of ", source.batches_per_epoch(), " micro-batches at ", micro_steps,
+         " of ", tokens, " tokens at ", tokens_per_step,
          " a step; lower tokens_per_step or raise epochs");
   }
   return steps;
@@ -95,7 +97,7 @@ Trainer::Trainer(const TrainConfig& config, Transformer& model, BatchSource& sou
       optimizer_(optimizer),
       micro_steps_(
           micro_steps_of(config.tokens_per_step, source.B() * source.T() * model.options().ranks)),
-      total_steps_(total_steps_of(config, source, micro_steps_)),
+      total_steps_(total_steps_of(config, source, tokens_per_step())),
       schedule_(schedule_of(config, total_steps_)),
       evaluator_(model),
       snapshot_(model.stream().device(), sizeof(StepBlock)),

@@ -64,32 +64,76 @@ Tokens row_starts(DataLoader& loader, int count) {
   return starts;
 }
 
-TEST(DataLoaderTest, WindowsFollowEachOtherAndTheTailIsDropped) {
-  const Shards shards({2 * 12 + 6, 12 + 1, 12});  // 2 windows, 1 window, too small
+TEST(DataLoaderTest, RowsFollowEachOtherAndTheTailIsDropped) {
+  const Shards shards({5 * 4 + 3, 4 + 1, 4});  // 5 rows, 1 row, too small
   std::string warning;
   set_log_sink([&](LogLevel, std::string_view message) { warning = message; });
   DataLoader loader(shards.paths, options_of(3, 4));
   set_log_sink([](LogLevel, std::string_view) {});
-  EXPECT_NE(warning.find("shard_2.bin is left out: its 12 tokens are fewer than the 13"),
+  EXPECT_NE(warning.find("shard_2.bin is left out: its 4 tokens are fewer than the 5"),
             std::string::npos)
       << warning;
-  EXPECT_EQ(loader.batches_per_epoch(), 3);
-  EXPECT_EQ(loader.tokens_per_epoch(), 36);
+  EXPECT_EQ(loader.batches_per_epoch(), 2);
+  EXPECT_EQ(loader.tokens_per_epoch(), 24);
   for (int epoch = 0; epoch < 3; ++epoch) {
-    for (const std::int32_t begin : {0, 12, 30}) {
+    for (const Tokens& begins : {Tokens{0, 4, 8}, {12, 16, 23}}) {
       EXPECT_EQ(loader.epoch(), epoch);
       const Batch batch = next_of(loader);
       for (std::int32_t i = 0; i < 12; ++i) {
-        EXPECT_EQ(batch.inputs[static_cast<std::size_t>(i)], begin + i);
-        EXPECT_EQ(batch.targets[static_cast<std::size_t>(i)], begin + i + 1);
+        const auto at = static_cast<std::size_t>(i);
+        EXPECT_EQ(batch.inputs[at], begins[at / 4] + i % 4);
+        EXPECT_EQ(batch.targets[at], begins[at / 4] + i % 4 + 1);
       }
     }
   }
   EXPECT_EQ(loader.epoch(), 3);
 }
 
+// However the rows are split among batches and ranks: the shards have 10, 2, 5 and 15 of them.
+TEST(DataLoaderTest, RowsDependOnNeitherBatchSizeNorRanks) {
+  const Shards shards({41, 9, 23, 61});
+  for (const bool shuffle : {false, true}) {
+    DataLoaderOptions options = options_of(1, 4);
+    options.shuffle = shuffle;
+    DataLoader one(shards.paths, options);
+    EXPECT_EQ(one.tokens_per_epoch(), 32 * 4);
+    const Tokens expected = row_starts(one, 240);
+    for (const auto& [B, ranks] :
+         {std::pair{3, 1}, {7, 1}, {1, 5}, {4, 3}, {6, 4}, {24, 1}, {20, 2}}) {
+      SCOPED_TRACE(concat("shuffle ", shuffle, ", B ", B, ", ranks ", ranks));
+      options.B = B;
+      options.world_size = ranks;
+      const int batches = 240 / (B * ranks);
+      Tokens merged(static_cast<std::size_t>(batches * B * ranks));
+      for (options.rank = 0; options.rank < ranks; ++options.rank) {
+        DataLoader loader(shards.paths, options);
+        EXPECT_EQ(loader.tokens_per_epoch(), one.tokens_per_epoch());
+        const Tokens rows = row_starts(loader, batches);
+        for (int i = 0; i < batches * B; ++i) {
+          merged[static_cast<std::size_t>((i / B * ranks + options.rank) * B + i % B)] =
+              rows[static_cast<std::size_t>(i)];
+        }
+      }
+      options.rank = 0;
+      EXPECT_EQ(merged, Tokens(expected.begin(), expected.begin() + batches * B * ranks));
+    }
+  }
+}
+
+TEST(DataLoaderTest, ABatchMayHaveMoreRowsThanThereAre) {
+  const Shards shards({9, 5});  // 2 rows, 1 row
+  std::string warning;
+  set_log_sink([&](LogLevel, std::string_view message) { warning = message; });
+  DataLoader loader(shards.paths, options_of(7, 4));
+  set_log_sink([](LogLevel, std::string_view) {});
+  EXPECT_NE(warning.find("a batch takes 7 rows, more than the 3"), std::string::npos) << warning;
+  EXPECT_EQ(row_starts(loader, 1), (Tokens{0, 4, 9, 0, 4, 9, 0}));
+  EXPECT_EQ(loader.epoch(), 2);
+  EXPECT_EQ(row_starts(loader, 1), (Tokens{4, 9, 0, 4, 9, 0, 4}));
+}
+
 TEST(DataLoaderTest, RanksTakeSlicesOfOneWindow) {
-  const Shards shards({50, 49});
+  const Shards shards({49, 49});
   DataLoaderOptions options = options_of(2, 3);
   options.world_size = 4;
   std::map<int, Tokens> starts;
@@ -101,7 +145,7 @@ TEST(DataLoaderTest, RanksTakeSlicesOfOneWindow) {
   }
   for (int rank = 0; rank < 4; ++rank) {
     const std::int32_t r = rank * 6;
-    EXPECT_EQ(starts[rank], (Tokens{r, r + 3, r + 24, r + 27, r + 50, r + 53, r + 74, r + 77}));
+    EXPECT_EQ(starts[rank], (Tokens{r, r + 3, r + 24, r + 27, r + 49, r + 52, r + 73, r + 76}));
   }
 }
 
@@ -213,7 +257,7 @@ TEST_P(DataLoaderResume, ContinuesExactlyAcrossShardsAndEpochs) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, DataLoaderResume,
                          ::testing::Combine(::testing::Bool(),
-                                            ::testing::Values(Tail::kDrop, Tail::kPad)));
+                                            ::testing::Values(Tail::kNext, Tail::kPad)));
 
 TEST(DataLoaderTest, ResumesWithAnotherBatchSizeAndNumberOfRanks) {
   const Shards shards({97, 49});
@@ -281,9 +325,8 @@ TEST(DataLoaderTest, RefusesUnusableOptionsAndFiles) {
   options.read_ahead = 0;
   expect_refused(ErrorKind::kConfig, "read_ahead", options);
   expect_refused(ErrorKind::kInput,
-                 "expected at least 31 tokens for one batch (1 ranks of 3 x 10 and one more), "
-                 "got 30 in the largest of 2 files",
-                 options_of(3, 10));
+                 "expected at least 31 tokens for a row of 30, got 30 in the largest of 2 files",
+                 options_of(1, 30));
   expect_error(ErrorKind::kInput, "at least one token file",
                [] { DataLoader loader({}, DataLoaderOptions{}); });
   write_text(shards.folder / "text.bin", "not tokens");

@@ -29,8 +29,7 @@ class BatchSource {
   /// Tokens of a row.
   virtual std::int64_t T() const = 0;
 
-  /// Fills `batch` with this rank's next B·T inputs and targets. After the last batch of an epoch
-  /// comes the first of the next one.
+  /// Fills `batch` with this rank's next B·T inputs and targets. After an epoch comes the next one.
   virtual void next(Batch& batch) = 0;
 
   /// The position after the last batch that `next` returned. A source built on the same data and
@@ -44,9 +43,10 @@ class BatchSource {
 
   /// Epochs finished by the batches returned so far.
   virtual std::int64_t epoch() const = 0;
-  /// Calls of `next` that make an epoch on each rank; 0 for a source without end.
+  /// Calls of `next` that make an epoch on each rank, rounded down; 0 for a source without end.
   virtual std::int64_t batches_per_epoch() const = 0;
   /// Targets of an epoch over all ranks, the ignored ones not counted; 0 for a source without end.
+  /// A run of N epochs has as many steps as N times these tokens fill.
   virtual std::int64_t tokens_per_epoch() const = 0;
 };
 

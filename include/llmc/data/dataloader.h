@@ -9,10 +9,10 @@
 
 namespace llmc {
 
-/// What becomes of a shard's end that does not fill a batch of every rank.
+/// What follows the last row of an epoch.
 enum class Tail {
-  kDrop,  ///< it is left out of this epoch: for training
-  kPad,   ///< it is filled up with ignored targets, so that every token counts once: for evaluation
+  kNext,  ///< the first row of the next one, in the same batch: for training
+  kPad,   ///< rows of ignored targets up to the end of the batch: for evaluation
 };
 
 struct DataLoaderOptions {
@@ -22,30 +22,32 @@ struct DataLoaderOptions {
   int world_size = 1;
   bool shuffle = false;
   std::uint64_t seed = 0;  ///< of the shuffle
-  Tail tail = Tail::kDrop;
+  Tail tail = Tail::kNext;
   std::int64_t vocab_size = 0;  ///< above 0: tokens outside it are an error
   int read_ahead = 4;           ///< batches read before they are asked for
 };
 
 /// Reads batches from token files (shards) in a thread of its own.
 ///
-/// Row i of a shard with tokens t is x = t[i·T .. i·T + T), y = t[i·T + 1 .. i·T + T + 1). An epoch
-/// takes the shards one after the other, and in each one its rows, world_size·B at a time: rank r
-/// gets rows r·B to r·B + B - 1 of these. So without shuffle and with one rank, batches are windows
-/// of B·T tokens from the first token on. With shuffle, the order of the shards, and of the rows in
-/// each shard, is a permutation that depends on the seed, the epoch and the shard only. What is
-/// left at the end of a shard is dropped or padded, as `tail` says; a shard too small for one batch
-/// is left out with a warning when others are not.
+/// Row i of a shard with tokens t is x = t[i·T .. i·T + T), y = t[i·T + 1 .. i·T + T + 1). What is
+/// left of a shard behind its last whole row is dropped with kNext, and with kPad is a row that ends
+/// with ignored targets. An epoch takes the shards one after the other, and in each one its rows. So
+/// without shuffle rows are windows of T tokens from the first token on. With shuffle, the order of
+/// the shards, and of the rows in each shard, is a permutation that depends on the seed, the epoch
+/// and the shard only.
 ///
-/// A position is an epoch, a shard and a row: it depends neither on B nor on the rank or their
-/// number, so a run may be resumed with others. T, the shuffle, the seed and the shards must agree.
+/// The rows of all epochs make one sequence, of which world_size·B at a time are a batch: rank r
+/// gets rows r·B to r·B + B - 1 of these. So the rows of a step depend neither on B nor on the number
+/// of ranks, but on how many there are. A position is an epoch, a shard and a row, so a run may be
+/// resumed with another B and number of ranks. T, the shuffle, the seed and the shards must agree.
 ///
 /// What goes wrong in the thread is thrown by the `next` that would have returned that batch, and
 /// by each one after it until `restore` or `reset`.
 class DataLoader : public BatchSource {
  public:
   /// Opens and checks every shard. See glob_files for a list from a pattern. Throws a config error
-  /// for unusable options, an input error for unusable files or if no shard fills a batch.
+  /// for unusable options, an input error for unusable files or if no shard has a row; those that
+  /// have none are left out with a warning.
   DataLoader(std::vector<std::filesystem::path> shards, const DataLoaderOptions& options);
   ~DataLoader() override;
 
