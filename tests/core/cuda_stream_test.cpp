@@ -1,9 +1,11 @@
 // What only a GPU's Device and Stream do.
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <vector>
 
@@ -24,6 +26,47 @@ TEST(CudaDevice, RefusesWhatItLacks) {
   expect_error(ErrorKind::kConfig, "isa: expected auto", [] { Device::open({.isa = "avx2"}); });
   expect_error(ErrorKind::kConfig, "attention: expected auto, own or cudnn",
                [] { Device::open({.attention = "none"}); });
+}
+
+template <class Function>
+Function driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  return reinterpret_cast<Function>(found);
+}
+
+/// Uses the last GPU and ends the process: 0 if that left nothing behind on this thread and no
+/// context on another GPU.
+[[noreturn]] void use_last_gpu() {
+  int count = 0;
+  cudaGetDeviceCount(&count);
+  {
+    Stream stream(Device::open({.gpu = count - 1}));
+    const Buffer memory(stream.device(), 12);
+    const float values[] = {1.0f, -2.0f, 3.0f};
+    copy_from_host(stream, Tensor(memory.data(), DType::kF32, {3}), values);
+    stream.synchronize();
+  }
+  CUcontext current = nullptr;
+  driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent")(&current);
+  if (current != nullptr) std::exit(1);
+  int device = -1;
+  cudaGetDevice(&device);
+  if (device != 0) std::exit(2);
+  for (int other = 0; other < count - 1; ++other) {
+    unsigned flags = 0;
+    int active = 1;
+    driver_function<decltype(&cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState")(
+        other, &flags, &active);
+    if (active != 0) std::exit(3);
+  }
+  std::exit(0);
+}
+
+TEST(CudaDevice, LeavesOtherGpusAlone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, without contexts yet
+  EXPECT_EXIT(use_last_gpu(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(CudaStream, WrapsTheCallersAndGivesItBack) {

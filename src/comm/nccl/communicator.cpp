@@ -51,16 +51,13 @@ class NcclCommunicator : public Communicator {
   ~NcclCommunicator() override {
     processes_->on_failure({});
     if (comm_ == nullptr) return;
-    int previous = ordinal_;
-    cudaGetDevice(&previous);
-    cudaSetDevice(ordinal_);
+    const cuda::CurrentDevice current(ordinal_);
     // Destroying waits for what is queued, which other ranks may never join after an error here.
     if (std::uncaught_exceptions() > errors_) {
       ncclCommAbort(comm_);
     } else {
       ncclCommDestroy(comm_);
     }
-    cudaSetDevice(previous);
   }
 
   std::string_view name() const override { return "nccl"; }
@@ -155,7 +152,7 @@ class NcclCommunicator : public Communicator {
     (void)lock.try_lock_for(std::chrono::seconds(2));
     const ncclComm_t comm = comm_.exchange(nullptr);
     if (comm == nullptr) return;
-    cudaSetDevice(ordinal_);
+    const cuda::CurrentDevice current(ordinal_);
     ncclCommAbort(comm);
   }
 

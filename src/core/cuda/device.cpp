@@ -1,7 +1,11 @@
 #include "llmc/core/device.h"
 
+#include <cuda.h>
+
+#include <atomic>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "core/copy_check.h"
 #include "core/cuda/counters.h"
@@ -29,15 +33,70 @@ bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-CurrentDevice::CurrentDevice(int ordinal) : previous_(ordinal) {
-  cudaGetDevice(&previous_);
-  if (previous_ != ordinal) check(cudaSetDevice(ordinal), "set device");
+namespace {
+
+/// A function of the driver by its name.
+template <class Function>
+Function driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
+  if (result != cudaDriverEntryPointSuccess) {
+    fail(ErrorKind::kDevice, "cuda", "expected a driver with ", name, ", got none");
+  }
+  return reinterpret_cast<Function>(found);
 }
 
+/// The primary contexts of the devices, which the runtime uses too; kept until the process ends.
+class Contexts {
+ public:
+  Contexts() : of_device_(static_cast<std::size_t>(device_count())) {}
+
+  CUcontext of(int ordinal) {
+    std::atomic<CUcontext>& context = of_device_.at(static_cast<std::size_t>(ordinal));
+    if (context == nullptr) {
+      CUcontext made = nullptr;
+      // The two kinds of error codes agree.
+      check(static_cast<cudaError_t>(retain_(&made, ordinal)), "context of the GPU");
+      context = made;
+    }
+    return context;
+  }
+  bool push(CUcontext context) const { return push_(context) == CUDA_SUCCESS; }
+  void pop() const {
+    CUcontext popped = nullptr;
+    pop_(&popped);
+  }
+
+ private:
+  static int device_count() {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "number of GPUs");
+    return count;
+  }
+
+  decltype(&cuDevicePrimaryCtxRetain) retain_ =
+      driver_function<decltype(&cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain");
+  decltype(&cuCtxPushCurrent) push_ =
+      driver_function<decltype(&cuCtxPushCurrent)>("cuCtxPushCurrent");
+  decltype(&cuCtxPopCurrent) pop_ = driver_function<decltype(&cuCtxPopCurrent)>("cuCtxPopCurrent");
+  std::vector<std::atomic<CUcontext>> of_device_;
+};
+
+/// Never destroyed, as objects that outlive main may still leave a scope.
+Contexts& contexts() {
+  static Contexts& contexts = *new Contexts;
+  return contexts;
+}
+
+}  // namespace
+
+CurrentDevice::CurrentDevice(int ordinal)
+    // Refused by a driver that has shut down; what the scope wants of the device fails then, too.
+    : pushed_(contexts().push(contexts().of(ordinal))) {}
+
 CurrentDevice::~CurrentDevice() {
-  int now = previous_;
-  cudaGetDevice(&now);
-  if (now != previous_) cudaSetDevice(previous_);
+  if (pushed_) contexts().pop();
 }
 
 Counters& counters() {
@@ -168,16 +227,13 @@ Stream::Impl::Impl(const Device& d, cudaStream_t wrapped, bool products)
 }
 
 Stream::Impl::~Impl() {
-  int previous = 0;
-  cudaGetDevice(&previous);
-  cudaSetDevice(ordinal());
+  const CurrentDevice current(ordinal());
   cudaStreamSynchronize(stream);  // nothing below may be in use
   attention_state.reset();
   matmul_state.reset();
   ring.reset();
   matmul_workspace = Buffer();
   if (owned) cudaStreamDestroy(stream);
-  cudaSetDevice(previous);
 }
 
 Stream::Stream(const Device& device) : impl_(std::make_unique<Impl>(device, nullptr)) {}

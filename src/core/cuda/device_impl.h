@@ -24,7 +24,12 @@ inline void check_launch(std::string_view op) {
 bool is_capturing(cudaStream_t stream);
 
 /// Makes a device current for the scope; every public call that reaches the runtime opens one, so
-/// that callers' own use of other devices is left alone.
+/// that callers' own use of other devices is left alone. The first one of a device makes its
+/// context, and throws a device error where it cannot; later ones do not throw.
+///
+/// By the driver's stack of contexts: to set and set back the runtime's device would make a
+/// context, half a gigabyte of memory, on the device that was current before, if only because it is
+/// the first.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int ordinal);
@@ -33,7 +38,7 @@ class CurrentDevice {
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
-  int previous_;
+  bool pushed_;
 };
 
 /// What an op family keeps on a Stream between calls: handles, plans. Made by the family itself at
