@@ -1,10 +1,12 @@
 #include "train/ranks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <random>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "llmc/core/error.h"
@@ -28,6 +30,50 @@ void try_step(Transformer& model, std::int64_t B, std::int64_t T, std::int64_t m
     model.forward(ids, ids, B, T);
     model.backward();
   }
+}
+
+// A file that one rank writes for others to read, for as long as this lives.
+class Marker {
+ public:
+  Marker(std::filesystem::path file, bool writes) : file_(std::move(file)), writes_(writes) {
+    if (!writes_) return;
+    std::random_device draw;
+    word_ = concat(draw(), '-', draw());
+    write_text(file_, word_);
+  }
+  ~Marker() {
+    std::error_code ignored;
+    if (writes_) std::filesystem::remove(file_, ignored);
+  }
+  Marker(const Marker&) = delete;
+  Marker& operator=(const Marker&) = delete;
+
+  const std::string& word() const { return word_; }
+  bool reads(const std::string& word) const {
+    try {
+      return read_text(file_) == word;
+    } catch (const Error&) {  // not there, or not yet
+      return false;
+    }
+  }
+
+ private:
+  std::filesystem::path file_;
+  bool writes_;
+  std::string word_;
+};
+
+// What every rank passes, in order of rank.
+std::vector<std::uint64_t> words_of_all(Communicator& comm, Stream& stream, std::uint64_t own) {
+  constexpr std::int64_t kBytes = sizeof own;
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(comm.size()));
+  const Buffer memory(stream.device(), words.size() * sizeof own);
+  const Tensor all(memory.data(), DType::kU8, {comm.size() * kBytes});
+  const Tensor slice = all.flat(comm.rank() * kBytes, kBytes);
+  copy_from_host(stream, slice, &own);
+  comm.all_gather(stream, all, slice);
+  copy_to_host(stream, words.data(), all);
+  return words;
 }
 
 }  // namespace
@@ -55,36 +101,21 @@ void share_products(Communicator& comm, Transformer& model, std::int64_t B, std:
   set_matmul_choices(stream, text_of_rank_0(comm, stream, matmul_choices(stream)));
 }
 
-void expect_shared_folder(Communicator& comm, Stream& stream, const std::filesystem::path& folder,
-                          double patience_s) {
+std::optional<int> rank_without_folder(Communicator& comm, Stream& stream,
+                                       const std::filesystem::path& folder, double patience_s) {
   using Clock = std::chrono::steady_clock;
-  const std::filesystem::path file = folder / ".seen-by-all-ranks";
-  std::string word;
-  if (comm.rank() == 0) {
-    std::random_device draw;
-    word = concat(draw(), '-', draw());
-    write_text(file, word);
-  }
-  word = text_of_rank_0(comm, stream, word);
-  const auto sees_it = [&] {
-    try {
-      return read_text(file) == word;
-    } catch (const Error&) {  // not there, or not yet
-      return false;
-    }
-  };
+  const Marker marker(folder / ".seen-by-all-ranks", comm.rank() == 0);
+  const std::string word = text_of_rank_0(comm, stream, marker.word());
   const auto deadline = Clock::now() + std::chrono::duration<double>(patience_s);
-  while (!sees_it()) {
-    if (Clock::now() > deadline) {
-      fail(ErrorKind::kConfig, "run", "out_dir: expected a folder that all ranks see, got ",
-           folder.string(), ", which on rank ", comm.rank(),
-           " is not the one of rank 0; give one on a file system that all machines share");
-    }
+  bool sees_it = marker.reads(word);
+  while (!sees_it && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    sees_it = marker.reads(word);
   }
-  comm.barrier(stream);
-  std::error_code ignored;
-  if (comm.rank() == 0) std::filesystem::remove(file, ignored);
+  const std::vector<std::uint64_t> all = words_of_all(comm, stream, sees_it ? 1 : 0);
+  const auto blind = std::find(all.begin(), all.end(), 0);
+  if (blind == all.end()) return std::nullopt;
+  return static_cast<int>(blind - all.begin());
 }
 
 void PlannedRanks::refuse() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "llmc/comm/communicator.h"
@@ -19,11 +20,12 @@ std::string text_of_rank_0(Communicator& comm, Stream& stream, const std::string
 void share_products(Communicator& comm, Transformer& model, std::int64_t B, std::int64_t T,
                     std::int64_t micro_steps);
 
-/// Throws a config error where `folder` is not on all ranks the one that rank 0 sees, which must be
-/// able to write there. Waits for so many seconds for a file system that shows files late. All
-/// ranks must call it.
-void expect_shared_folder(Communicator& comm, Stream& stream, const std::filesystem::path& folder,
-                          double patience_s = 20);
+/// The first rank on which `folder` is not the one that rank 0 sees, which must be able to write
+/// there; none if all see that one. The answer is the same on all ranks, and nothing of the
+/// question stays in the folder. Waits for so many seconds for a file system that shows files late.
+/// All ranks must call it.
+std::optional<int> rank_without_folder(Communicator& comm, Stream& stream,
+                                       const std::filesystem::path& folder, double patience_s = 20);
 
 /// Stands for ranks that are only planned with: rank 0 of so many, which can exchange nothing.
 class PlannedRanks : public Communicator {

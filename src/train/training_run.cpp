@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <system_error>
 
 #include "core/system_limits.h"
 #include "llmc/comm/agreement.h"
@@ -103,6 +104,42 @@ DataLoaderOptions loader_options(const TrainConfig& config) {
   options.vocab_size = config.vocab_size;
   return options;
 }
+
+/// The run folder while a run starts: what of it the start has made is removed again unless it is
+/// kept.
+class NewFolder {
+ public:
+  /// Makes the folder and its parents, and locks it.
+  NewFolder(const fs::path& folder, std::optional<FolderLock>& lock) : folder_(folder) {
+    std::error_code ignored;
+    std::vector<fs::path> missing;
+    for (fs::path path = folder; !path.empty() && !fs::exists(path, ignored);
+         path = path.parent_path()) {
+      missing.push_back(path);
+    }
+    make_folders(folder);
+    lock.emplace(folder);
+    made_ = std::move(missing);
+  }
+  ~NewFolder() {
+    if (made_.empty()) return;
+    try {
+      clear_run(folder_);
+      std::error_code ignored;
+      for (const fs::path& path : made_) fs::remove(path, ignored);  // leaves one that is not empty
+    } catch (const fs::filesystem_error& error) {
+      log(LogLevel::kWarning, concat("cannot remove what the start has made: ", error.what()));
+    }
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  void keep() { made_.clear(); }
+
+ private:
+  fs::path folder_;
+  std::vector<fs::path> made_;  // innermost first
+};
 
 std::unique_ptr<Communicator> planned_ranks(const RunPlan& plan) {
   if (!plan.config.dry_run || plan.ranks == 1) return nullptr;
@@ -256,16 +293,24 @@ void TrainingRun::set_up_folder() {
   const TrainConfig& config = plan_.config;
   const fs::path folder = config.out_dir;
   barrier();  // all have read what they go on from
+  std::optional<NewFolder> made;
+  if (rank() == 0) made.emplace(folder, lock_);
+  if (optimizer_->sharing().sliced()) {
+    if (const auto blind = rank_without_folder(*comm_, model_->stream(), folder)) {
+      made.reset();
+      barrier();  // where one process ends, its launcher may end the others
+      fail(ErrorKind::kConfig, "run", "out_dir: expected a folder that all ranks see, got ",
+           folder.string(), ", which on rank ", *blind,
+           " is not the one of rank 0; give one on a file system that all machines share");
+    }
+  }
   if (rank() == 0) {
-    make_folders(folder);
-    lock_.emplace(folder);
     if (plan_.clear_folder) clear_run(folder);
     best_checkpoint(folder);  // a damaged record shows now, not at the first checkpoint
     if (checkpoint_) cut_run(folder, trainer_->step());
     describe_run(folder, config, plan_.tokenizer.get());
   }
   barrier();
-  if (optimizer_->sharing().sliced()) expect_shared_folder(*comm_, model_->stream(), folder);
   std::string hash;
   if (plan_.tokenizer) {
     hash = plan_.tokenizer->hash();
@@ -278,6 +323,7 @@ void TrainingRun::set_up_folder() {
   folder_sinks_.push_back(std::make_unique<MainLog>(folder / "main.log"));
   folder_sinks_.push_back(std::make_unique<LossPlot>(folder));
   for (const auto& sink : folder_sinks_) trainer_->add_sink(*sink);
+  made->keep();
 }
 
 void TrainingRun::add_sink(EventSink& sink) {

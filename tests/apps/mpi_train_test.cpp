@@ -191,6 +191,23 @@ TEST_F(MpiFolders, OtherWeightsAreRefused) {
                  "weights to start with");
 }
 
+TEST_F(MpiFolders, AFolderThatNotAllSeeIsRefusedAndLeftAsItWas) {
+  for (const int rank : {0, 1}) std::filesystem::copy(folder_ / "data", of_rank(rank) / "data");
+  const Arguments start = options() + Arguments{"--max-steps", "1", "--out-dir"};
+  const Outcome refused = run("train", start + Arguments{"new/run"});
+  EXPECT_EQ(refused.status, 2) << refused.out;
+  EXPECT_NE(refused.err.find("out_dir: expected a folder that all ranks see, got new/run, which "
+                             "on rank 1"),
+            std::string::npos)
+      << refused.err;
+  for (const int rank : {0, 1}) EXPECT_FALSE(std::filesystem::exists(of_rank(rank) / "new"));
+  // As on a file system that both share.
+  std::filesystem::create_directory(of_rank(0) / "new");
+  std::filesystem::create_directory_symlink(of_rank(0) / "new", of_rank(1) / "new");
+  const Outcome corrected = run("train", start + Arguments{"new/run"});
+  EXPECT_EQ(corrected.status, 0) << corrected.err;
+}
+
 TEST_F(MpiFolders, EvalRefusesOtherModelsAndQuestions) {
   make_models();
   const std::string questions = R"({"ctx": "a", "endings": [" b", " c"], "label": 0})";

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
@@ -13,6 +14,7 @@
 #include "llmc/train/run_folder.h"
 #include "llmc/train/sinks.h"
 #include "support/captured_log.h"
+#include "support/file_size_limit.h"
 #include "support/temp_folder.h"
 #include "support/tiny_bpe.h"
 #include "train/tiny_run.h"
@@ -204,6 +206,18 @@ TEST_F(TrainingRunTest, ResumeAutoKeepsDamagedCheckpoints) {
   expect_error({{"resume", "auto"}}, {"resume", "damaged", "no manifest.json", "--overwrite"});
   EXPECT_TRUE(std::filesystem::exists(checkpoint_folder(out(), 10) / "model.safetensors"));
   EXPECT_EQ(error_of({{"overwrite", "true"}}), "");
+}
+
+TEST_F(TrainingRunTest, AStartThatFailsLeavesNoFolder) {
+  const testing::FileSizeLimit full(100);  // less than config.toml
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  expect_error({{"out_dir", (folder_ / "runs/new/").string()}}, {"config.toml", "File too large"});
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+  make_folders(out());
+  write_text(folder_ / "run" / "notes.txt", "mine");
+  expect_error({}, {"config.toml", "File too large"});
+  EXPECT_EQ(read_text(folder_ / "run" / "notes.txt"), "mine");
+  std::signal(SIGXFSZ, before);
 }
 
 TEST_F(TrainingRunTest, ADamagedRecordOfTheBestShowsBeforeTraining) {
