@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "io/manifest.h"
 #include "llmc/core/error.h"
@@ -104,6 +106,22 @@ std::optional<fs::path> latest_checkpoint(const fs::path& run) {
   const std::vector<fs::path> folders = list_checkpoints(run);
   if (folders.empty()) return std::nullopt;
   return folders.back();
+}
+
+std::vector<std::string> passed_over_after(const fs::path& checkpoint) {
+  std::map<std::int64_t, std::string> others;
+  for (const fs::path& path : entries_of(checkpoint.parent_path())) {
+    std::error_code ignored;
+    const auto step = step_of(path);
+    if (!step || step <= step_of(checkpoint)) continue;
+    if (fs::is_regular_file(path / kManifestName, ignored)) continue;
+    others[*step] = concat(path.string(), fs::is_directory(path, ignored)
+                                              ? concat(" (has no ", kManifestName, ")")
+                                              : std::string(" (is no folder)"));
+  }
+  std::vector<std::string> texts;
+  for (auto& [step, text] : others) texts.push_back(std::move(text));
+  return texts;
 }
 
 std::optional<BestCheckpoint> best_checkpoint(const fs::path& run) {

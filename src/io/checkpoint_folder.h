@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace llmc {
 
@@ -19,6 +20,10 @@ std::filesystem::path unfinished_folder(const std::filesystem::path& run, std::i
 
 /// What to do about a damaged checkpoint: names the newest one before it, if there is one.
 std::string advice_on_damage(const std::filesystem::path& checkpoint);
+
+/// What is named as a checkpoint of a later step beside this one but is none, oldest step first: as
+/// text for people, with the reason.
+std::vector<std::string> passed_over_after(const std::filesystem::path& checkpoint);
 
 /// Removes what writers that were interrupted left behind.
 void remove_leftovers(const std::filesystem::path& run);

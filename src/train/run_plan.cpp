@@ -1,8 +1,12 @@
 #include <algorithm>
 #include <ctime>
+#include <system_error>
 #include <tuple>
 
+#include "data/dataset_name.h"
+#include "io/checkpoint_folder.h"
 #include "llmc/core/error.h"
+#include "llmc/core/file.h"
 #include "llmc/core/log.h"
 #include "llmc/data/dataset_info.h"
 #include "llmc/train/run_folder.h"
@@ -21,6 +25,17 @@ std::string timestamp() {
   return text;
 }
 
+// Says which newer checkpoints of the run are not there in full, as after a crash.
+void tell_of_passed_over(const fs::path& checkpoint) {
+  std::string list;
+  for (const std::string& text : passed_over_after(checkpoint)) {
+    list += concat(list.empty() ? "" : ", ", text);
+  }
+  if (list.empty()) return;
+  log(LogLevel::kWarning, concat("going on from ", checkpoint.string(),
+                                 ", the newest whole checkpoint; passed over: ", list));
+}
+
 // The checkpoint that `resume` means; nothing if auto finds none.
 std::optional<fs::path> checkpoint_to_resume(const TrainConfig& config) {
   if (config.resume.empty()) return std::nullopt;
@@ -31,13 +46,16 @@ std::optional<fs::path> checkpoint_to_resume(const TrainConfig& config) {
     if (config.out_dir.empty()) {
       fail(ErrorKind::kConfig, "run", "resume = auto: expected out_dir to be given as well");
     }
-    return latest_checkpoint(config.out_dir);
+    const auto newest = latest_checkpoint(config.out_dir);
+    if (newest) tell_of_passed_over(*newest);
+    return newest;
   }
   const ModelLoader loader(config.resume);
   if (!loader.checkpoint()) {
     fail(ErrorKind::kConfig, "run", "resume: expected auto, a run or a checkpoint folder, got ",
          config.resume);
   }
+  if (loader.source() != fs::path(config.resume)) tell_of_passed_over(loader.source());
   return loader.source();
 }
 
@@ -183,10 +201,23 @@ void take_size(std::int64_t& given, std::int64_t from_file, std::string_view key
   given = from_file;
 }
 
-void need_size(std::int64_t size, std::string_view key) {
-  if (size > 0) return;
-  fail(ErrorKind::kConfig, "run", key, ": expected a number above 0, got 0; give it, or a preset ",
-       "with model");
+// Why the sidecar of the training data does not tell the size of the vocabulary; empty where their
+// name is not that of prepared data.
+std::string missing_sidecar(const TrainConfig& config) {
+  if (config.train_data.empty()) return {};
+  try {
+    const fs::path first = glob_files(config.train_data).front();
+    const auto name = dataset_name_of(first.filename().string());
+    if (!name) return {};
+    const fs::path sidecar = first.parent_path() / sidecar_name(*name);
+    std::error_code ignored;
+    const bool there = fs::is_regular_file(sidecar, ignored);
+    return concat(sidecar.string(), ", which would tell it, ",
+                  there ? concat("does not list ", first.filename().string()) : "is not there",
+                  "; ");
+  } catch (const Error&) {  // a dry run goes on without data
+    return {};
+  }
 }
 
 // The sizes that neither a preset nor the options leave open.
@@ -196,7 +227,9 @@ ModelConfig model_of_sizes(TrainConfig& config, const Tokenizer* tokenizer) {
   if (named) preset = ModelConfig::preset(config.model);
   const auto fill = [&](std::int64_t& size, std::int64_t from_preset, std::string_view key) {
     if (size == 0 && named) size = from_preset;
-    need_size(size, key);
+    if (size > 0) return;
+    fail(ErrorKind::kConfig, "run", key, ": expected a number above 0, got 0; ",
+         key == "vocab_size" ? missing_sidecar(config) : "", "give it, or a preset with model");
   };
   fill(config.n_layer, preset.n_layer, "n_layer");
   fill(config.n_head, preset.n_head, "n_head");

@@ -208,6 +208,30 @@ TEST_F(TrainingRunTest, ResumeAutoKeepsDamagedCheckpoints) {
   EXPECT_EQ(error_of({{"overwrite", "true"}}), "");
 }
 
+TEST_F(TrainingRunTest, ResumeSaysWhatItPassesOver) {
+  train();
+  const auto warning_of = [&](const std::string& resume) {
+    const testing::CapturedLog log;
+    plan_run(settings({{"resume", resume}}), "test");
+    return log.text();
+  };
+  EXPECT_EQ(warning_of("auto"), "");
+  std::filesystem::remove(checkpoint_folder(out(), 5) / "manifest.json");
+  EXPECT_EQ(warning_of("auto"), "");  // there is a newer one
+  std::filesystem::remove(checkpoint_folder(out(), 15) / "manifest.json");
+  std::filesystem::remove_all(checkpoint_folder(out(), 20));
+  write_text(checkpoint_folder(out(), 20), "");
+  const std::string expected =
+      concat("going on from ", checkpoint_folder(out(), 10).string(),
+             ", the newest whole checkpoint; passed over: ", checkpoint_folder(out(), 15).string(),
+             " (has no manifest.json), ", checkpoint_folder(out(), 20).string(), " (is no folder)");
+  EXPECT_EQ(warning_of("auto"), expected);
+  EXPECT_EQ(warning_of(out()), expected);
+  EXPECT_EQ(warning_of(checkpoint_folder(out(), 10).string()), "");
+  EXPECT_EQ(train({{"resume", "auto"}}).steps<StepEvent>().front(), 11);
+  EXPECT_EQ(warning_of("auto"), "");
+}
+
 TEST_F(TrainingRunTest, AStartThatFailsLeavesNoFolder) {
   const testing::FileSizeLimit full(100);  // less than config.toml
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
@@ -340,6 +364,20 @@ TEST_F(TrainingRunTest, PreparedDataBringTheirTokenizer) {
   std::filesystem::remove_all(folder_ / "tales_tokenizer");
   EXPECT_EQ(config_of({}).tokenizer, "");
   EXPECT_EQ(config_of({}).vocab_size, 258);
+
+  const std::filesystem::path sidecar = folder_ / "tales.json";
+  std::filesystem::rename(sidecar, folder_ / "kept.json");
+  const auto error = [&] { return error_of(prepared); };
+  EXPECT_EQ(error(),
+            concat("[run] vocab_size: expected a number above 0, got 0; ", sidecar.string(),
+                   ", which would tell it, is not there; give it, or a ", "preset with model"));
+  DatasetInfo info = read_dataset_info(folder_ / "kept.json");
+  info.files.clear();
+  write_dataset_info(sidecar, info);
+  EXPECT_NE(error().find(concat(sidecar.string(), ", which would tell it, does not list tales_")),
+            std::string::npos)
+      << error();
+  std::filesystem::rename(folder_ / "kept.json", sidecar);
 
   std::vector<std::string> warnings;
   set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
