@@ -83,8 +83,8 @@ class TrainingRun {
   std::string report() const;
 
   /// Allocates, loads or draws the weights, and goes to the checkpoint if there is one. Only the
-  /// last thing it does touches the run folder: makes it, clears it, or cuts its logs back. A folder
-  /// that it has made is removed again if it fails.
+  /// last thing it does touches the run folder: makes it, clears it, or cuts its logs back. A new
+  /// folder is removed again if it fails.
   void open();
   /// Adds a sink to those of the run folder, which rank 0 has: log.jsonl, main.log, loss.svg.
   void add_sink(EventSink& sink);
