@@ -2,7 +2,7 @@
 
 #include <charconv>
 #include <cstring>
-#include <string_view>
+#include <utility>
 
 #include "llmc/core/error.h"
 
@@ -63,17 +63,62 @@ void expect_rank(const StartUp& options, std::string_view method) {
   }
 }
 
+/// "alone" or one of the methods.
+std::string start_up_method(const StartUp& options, const Launched& launched,
+                            std::string_view methods) {
+  std::string method = options.method;
+  if (method == "auto") {
+    const bool several = launched.size > 1 || options.size > 1;
+    const bool by_mpi = launched.speaks_mpi && has_word(methods, "mpi");
+    if (!options.file.empty()) {
+      method = "file";
+    } else if (!options.address.empty() || (several && !by_mpi)) {
+      method = "tcp";
+    } else {
+      method = several ? "mpi" : "alone";
+    }
+  }
+  if (method != "alone" && !has_word(methods, method)) {
+    fail(ErrorKind::kConfig, "comm", "comm_init: expected auto or one of: ", methods, "; got ",
+         method, ", which this build does not have");
+  }
+  return method;
+}
+
+/// What a launcher says, which has set `size` and must have set the variable of the rank.
+Launched read_ranks(const Environment& environment, std::string by, const char* rank_name,
+                    int size) {
+  Launched launched{std::move(by), number(environment, rank_name, -1), size};
+  if (size > 0 && (launched.rank < 0 || launched.rank >= size)) {
+    fail(ErrorKind::kConfig, "comm", rank_name, ": expected ", launched.by,
+         " to set this environment variable to a rank of 0 to ", size - 1, ", got ",
+         launched.rank < 0 ? "none" : std::to_string(launched.rank));
+  }
+  return launched;
+}
+
 }  // namespace
+
+bool has_word(std::string_view list, std::string_view word) {
+  while (!list.empty()) {
+    const std::size_t space = list.find(' ');
+    if (list.substr(0, space) == word) return true;
+    if (space == list.npos) return false;
+    list.remove_prefix(space + 1);
+  }
+  return false;
+}
 
 Launched read_launcher(const Environment& environment) {
   Launched launched;
   if (environment("OMPI_COMM_WORLD_SIZE") != nullptr) {
-    launched = {"mpirun", number(environment, "OMPI_COMM_WORLD_RANK", -1),
-                number(environment, "OMPI_COMM_WORLD_SIZE", 0), true};
+    launched = read_ranks(environment, "mpirun", "OMPI_COMM_WORLD_RANK",
+                          number(environment, "OMPI_COMM_WORLD_SIZE", 0));
+    launched.speaks_mpi = true;
     launched.job = text(environment, "PMIX_NAMESPACE");
   } else if (environment("TORCHELASTIC_RUN_ID") != nullptr ||
              (environment("WORLD_SIZE") != nullptr && environment("RANK") != nullptr)) {
-    launched = {"torchrun", number(environment, "RANK", -1), number(environment, "WORLD_SIZE", 0)};
+    launched = read_ranks(environment, "torchrun", "RANK", number(environment, "WORLD_SIZE", 0));
     launched.address = text(environment, "MASTER_ADDR");
     launched.port = number(environment, "MASTER_PORT", 0);
     launched.job =
@@ -81,14 +126,16 @@ Launched read_launcher(const Environment& environment) {
     // The launcher itself listens there.
     if (environment("TORCHELASTIC_RUN_ID") != nullptr && launched.port > 0) ++launched.port;
   } else if (environment("PMI_SIZE") != nullptr) {
-    launched = {environment("SLURM_PROCID") != nullptr ? "srun" : "mpirun",
-                number(environment, "PMI_RANK", -1), number(environment, "PMI_SIZE", 0), true};
+    launched = read_ranks(environment, environment("SLURM_PROCID") != nullptr ? "srun" : "mpirun",
+                          "PMI_RANK", number(environment, "PMI_SIZE", 0));
+    launched.speaks_mpi = true;
   } else if (environment("SLURM_PROCID") != nullptr && environment("SLURM_STEP_ID") != nullptr) {
     // Without a step this is the batch script, not one of its tasks. PMIx announces itself by its
     // rank alone.
-    launched = {"srun", number(environment, "SLURM_PROCID", -1),
-                number(environment, "SLURM_STEP_NUM_TASKS", number(environment, "SLURM_NTASKS", 1)),
-                environment("PMIX_RANK") != nullptr};
+    launched = read_ranks(
+        environment, "srun", "SLURM_PROCID",
+        number(environment, "SLURM_STEP_NUM_TASKS", number(environment, "SLURM_NTASKS", 1)));
+    launched.speaks_mpi = environment("PMIX_RANK") != nullptr;
   }
   if (launched.by == "srun") {
     const char* const nodes = environment("SLURM_STEP_NODELIST") != nullptr ? "SLURM_STEP_NODELIST"
@@ -98,31 +145,13 @@ Launched read_launcher(const Environment& environment) {
     launched.job =
         concat(text(environment, "SLURM_JOB_ID"), ".", text(environment, "SLURM_STEP_ID"));
   }
-  if (launched.size > 0 && (launched.rank < 0 || launched.rank >= launched.size)) {
-    fail(ErrorKind::kConfig, "comm", "expected ", launched.by, " to set a rank of 0 to ",
-         launched.size - 1, ", got ", launched.rank);
-  }
   return launched;
 }
 
-std::string start_up_method(const StartUp& options, const Launched& launched, bool has_mpi) {
-  const std::string& method = options.method;
-  if (method == "alone" || method == "mpi" || method == "tcp" || method == "file") return method;
-  if (method != "auto") {
-    fail(ErrorKind::kConfig, "comm", "comm_init: expected auto, mpi, tcp or file, got ", method);
-  }
-  if (!options.file.empty()) return "file";
-  if (!options.address.empty()) return "tcp";
-  if (launched.size > 1 || options.size > 1) {
-    return launched.speaks_mpi && has_mpi ? "mpi" : "tcp";
-  }
-  return "alone";
-}
-
 StartUp resolve_start_up(const StartUp& options, const Launched& launched,
-                         const Environment& environment, bool has_mpi) {
+                         const Environment& environment, std::string_view methods) {
   StartUp result = options;
-  result.method = start_up_method(options, launched, has_mpi);
+  result.method = start_up_method(options, launched, methods);
   const std::string& method = result.method;
   if (method == "alone" || method == "mpi") return result;
   if (result.rank < 0) result.rank = launched.rank;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "llmc/comm/process_group.h"
 
@@ -24,13 +25,13 @@ struct Launched {
 /// An environment that contradicts itself is a config error.
 Launched read_launcher(const Environment& environment);
 
-/// "alone", "mpi", "tcp" or "file". has_mpi: whether the build has MPI. Another method than these
-/// and "auto" is a config error.
-std::string start_up_method(const StartUp& options, const Launched& launched, bool has_mpi);
-
 /// The options with the launcher's rank, size, address, port and token where they have none, and
-/// with "auto" resolved by start_up_method. Options that make no sense are config errors.
+/// with "auto" resolved to "alone" or one of `methods`, those of the build (start_up_methods).
+/// Other methods and options that make no sense are config errors.
 StartUp resolve_start_up(const StartUp& options, const Launched& launched,
-                         const Environment& environment, bool has_mpi);
+                         const Environment& environment, std::string_view methods);
+
+/// Whether this is one of the list's words, between which there are spaces.
+bool has_word(std::string_view list, std::string_view word);
 
 }  // namespace llmc

@@ -21,17 +21,6 @@ Environment process_environment() {
   return [](const char* name) { return std::getenv(name); };
 }
 
-/// A word of the list.
-bool has_word(std::string_view list, std::string_view word) {
-  while (!list.empty()) {
-    const std::size_t space = list.find(' ');
-    if (list.substr(0, space) == word) return true;
-    if (space == list.npos) return false;
-    list.remove_prefix(space + 1);
-  }
-  return false;
-}
-
 /// A build for one process must not train N times in parallel because a launcher started it so.
 void refuse_other_ranks(const Launched& launched, const StartUp& options) {
   if (launched.size > 1) {
@@ -87,13 +76,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {
     fail(ErrorKind::kConfig, "comm", "comm_transport: expected one of: ", transports(), "; got ",
          options.transport, ", which this build does not have");
   }
-  const std::string method = start_up_method(options, launched, has_mpi());
-  if (method != "alone" && !has_word(start_up_methods(), method)) {
-    fail(ErrorKind::kConfig, "comm", "comm_init: expected auto or one of: ", start_up_methods(),
-         "; got ", method, ", which this build does not have");
-  }
-  const StartUp start = resolve_start_up(options, launched, environment, has_mpi());
-  if (method == "alone") return make_group("alone", {}, start);
+  const StartUp start = resolve_start_up(options, launched, environment, start_up_methods());
+  if (start.method == "alone") return make_group("alone", {}, start);
   const Deadline deadline = in_seconds(start.deadline_s);
   if (start.method == "mpi") {
     std::unique_ptr<MpiSession> session = MpiSession::open();
@@ -102,8 +86,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {
       if (launched.size > 0 && session->size() != launched.size) {
         fail(ErrorKind::kConfig, "comm", "comm_init = mpi: expected ", launched.size,
              " processes as ", launched.by, " says, got ", session->size(),
-             " from MPI, which was made for another launcher; start with its mpirun or with "
-             "comm_init = tcp");
+             " from MPI, which was made for another launcher; start with its mpirun",
+             has_word(start_up_methods(), "tcp") ? " or with comm_init = tcp" : "");
       }
       star = meet_by_mpi(*session, deadline);
     } catch (...) {

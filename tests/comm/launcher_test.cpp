@@ -28,7 +28,8 @@ Launched launched_by(const Variables& variables) {
 
 StartUp resolved(const StartUp& options, const Variables& variables, bool has_mpi = false) {
   const Environment from = environment(variables);
-  return resolve_start_up(options, read_launcher(from), from, has_mpi);
+  return resolve_start_up(options, read_launcher(from), from,
+                          has_mpi ? "mpi tcp file" : "tcp file");
 }
 
 const Variables kSrun = {{"SLURM_PROCID", "5"},  {"SLURM_STEP_NUM_TASKS", "16"},
@@ -119,6 +120,8 @@ TEST(Launcher, WhatIsMissingIsNamed) {
   refused("comm_init: expected auto", {.method = "pigeon"}, {});
   refused("PMI_RANK: expected a number", {}, {{"PMI_RANK", "x"}, {"PMI_SIZE", "4"}});
   refused("a rank of 0 to 3, got 4", {}, {{"PMI_RANK", "4"}, {"PMI_SIZE", "4"}});
+  refused("OMPI_COMM_WORLD_RANK: expected mpirun to set", {}, {{"OMPI_COMM_WORLD_SIZE", "2"}});
+  refused("a rank of 0 to 3, got none", {}, {{"WORLD_SIZE", "4"}, {"TORCHELASTIC_RUN_ID", "a"}});
 }
 
 TEST(Launcher, AProcessOnItsOwnIsAGroup) {
