@@ -208,7 +208,7 @@ cli::Work prepare(int argc, char** argv) {
   if (!parse(options, argc, argv)) return {};
   const std::shared_ptr<ProcessGroup> group =
       cli::join("train_step", start_up_options(options.model.config));
-  cli::log_as_one(*group);
+  cli::log_as_one("train_step", *group);
   return [options, group, began] {
     try {
       run(options, group, began);

@@ -66,11 +66,13 @@ RankPlace place_of(const ProcessGroup& processes) {
   return {shares ? choose_gpu(processes, gpus) : 0, processes.local_size()};
 }
 
-void log_as_one(const ProcessGroup& processes) {
+void log_as_one(std::string_view app, const ProcessGroup& processes) {
+  if (processes.size() == 1) return;
   const int rank = processes.rank();
-  if (rank == 0) return;
-  set_log_sink([rank](LogLevel level, std::string_view message) {
-    if (level == LogLevel::kError) std::cerr << concat("rank ", rank, ": ", message, "\n");
+  set_log_sink([rank, prefix = concat(app, ": rank ", rank, ": ")](LogLevel level,
+                                                                   std::string_view message) {
+    if (level == LogLevel::kError) std::cerr << concat(prefix, message, "\n");
+    if (level == LogLevel::kWarning && rank == 0) std::cerr << concat("warning: ", message, "\n");
   });
 }
 

@@ -28,7 +28,8 @@ auto or_give_up(ProcessGroup& processes, const Run& work) {
 /// Where this process computes.
 RankPlace place_of(const ProcessGroup& processes);
 
-/// From now on, what the library logs is printed by rank 0; by others, their errors alone.
-void log_as_one(const ProcessGroup& processes);
+/// From now on, what the library logs is printed by rank 0 of this app; by others, their errors
+/// alone. One process prints as ever.
+void log_as_one(std::string_view app, const ProcessGroup& processes);
 
 }  // namespace llmc::cli

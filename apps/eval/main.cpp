@@ -187,7 +187,7 @@ llmc::cli::Work prepare(int argc, char** argv) {
   options->model.open();
   open_files(*options);
   const auto processes = llmc::cli::join("eval", {});
-  llmc::cli::log_as_one(*processes);
+  llmc::cli::log_as_one("eval", *processes);
   return llmc::cli::or_give_up(*processes, [&]() -> llmc::cli::Work {
     const auto place = llmc::cli::place_of(*processes);
     const auto model = options->model.load(options->micro_batch, options->seq_len, place);

@@ -106,7 +106,7 @@ Work prepare(int argc, char** argv) {
   llmc::apply_settings(asked, settings);
   const auto process = std::make_shared<Process>();
   process->group = llmc::cli::join("train", llmc::start_up_options(asked));
-  llmc::cli::log_as_one(*process->group);
+  llmc::cli::log_as_one("train", *process->group);
   return llmc::cli::or_give_up(*process->group, [&] { return open(process, settings, name); });
 }
 

@@ -1,5 +1,8 @@
 #include "llmc/comm/process_group.h"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <utility>
@@ -7,6 +10,7 @@
 #include "comm/launcher.h"
 #include "comm/process_group_impl.h"
 #include "llmc/core/error.h"
+#include "llmc/core/log.h"
 
 namespace llmc {
 namespace {
@@ -65,7 +69,19 @@ ProcessGroup::Impl::Impl(std::string_view how, Star star, const StartUp& options
 ProcessGroup::Impl::~Impl() {
   if (std::uncaught_exceptions() > errors) watch.give_up("an error ended it", ErrorKind::kComm);
   watch.leave();
-  if (session && watch.failed()) session->abandon();
+  if (!session) return;
+  if (watch.failed()) {
+    session->abandon();
+    return;
+  }
+  // MPI's end waits for all ranks and cannot be broken off.
+  watch.on_failure([this] {
+    log(LogLevel::kError, watch.failed_end());
+    std::fflush(stdout);
+    ::_exit(EXIT_FAILURE);
+  });
+  session.reset();
+  watch.on_failure({});
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::join(const StartUp& options) {

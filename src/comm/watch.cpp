@@ -17,6 +17,9 @@ namespace {
 constexpr double kBeatSeconds = 1;
 /// For a message to fit into a connection's buffer.
 constexpr double kSendSeconds = 5;
+/// How much longer than for a sign of life a rank waits for all to end, so that the one that has
+/// fallen silent is named first.
+constexpr double kNamingSeconds = 5;
 
 }  // namespace
 
@@ -67,7 +70,9 @@ void Watch::wake() noexcept {
 }
 
 void Watch::run() {
-  Deadline next_beat = Clock::now();
+  const std::chrono::duration<double> silence(silence_s_);
+  const std::chrono::duration<double> ending(silence_s_ + kNamingSeconds);
+  Deadline next_beat = Clock::now(), all_left = next_beat;
   std::vector<pollfd> entries;
   for (;;) {
     entries.assign(1, {wake_[0], POLLIN, 0});
@@ -79,20 +84,24 @@ void Watch::run() {
     char ignored[64];
     while (::read(wake_[0], ignored, sizeof ignored) > 0) {
     }
-    {
-      const std::scoped_lock lock(mutex_);
-      if (stop_) return;
-    }
     const Deadline now = Clock::now();
     // A process that was itself stopped for a while has heard nothing, which proves nothing.
     const bool slept = now - before > std::chrono::seconds(4);
+    {
+      const std::scoped_lock lock(mutex_);
+      if (stop_) return;
+      if (!nobody_left_ || slept) all_left = now;
+    }
     for (Peer& peer : peers_) {
       if (slept) peer.silent_from = now;
       if (peer.socket.open()) read(peer);
-      if (peer.socket.open() &&
-          now - peer.silent_from > std::chrono::duration<double>(silence_s_)) {
+      if (peer.socket.open() && now - peer.silent_from > silence) {
         lose(peer, concat("gave no sign of life for ", silence_s_, " s"));
       }
+    }
+    if (now - all_left > ending) {
+      set_failed(rank_, concat("waited ", ending.count(), " s for all to end"), true);
+      call_back();
     }
     if (now >= next_beat) {
       send_to_all({Frame::kBeat, {}});
@@ -113,7 +122,7 @@ void Watch::read(Peer& peer) {
     lose(peer, without_module(error));
     return;
   }
-  if (!open) lose(peer, "has ended: its connection was closed");
+  if (!open) lose(peer, "has ended: its connection was closed", true);
 }
 
 void Watch::handle(Peer& peer, const Frame& frame) {
@@ -138,15 +147,14 @@ void Watch::handle(Peer& peer, const Frame& frame) {
   }
 }
 
-/// The connection is over. That is a failure unless the rank had left.
-void Watch::lose(Peer& peer, std::string_view why) {
+void Watch::lose(Peer& peer, std::string_view why, bool closed) {
   {
     const std::scoped_lock sending(peer.sending);
     peer.socket.close();
   }
   {
     const std::scoped_lock lock(mutex_);
-    if (nobody_left_ || calls_at_leaving_[static_cast<std::size_t>(peer.rank)] >= 0) {
+    if (closed && (nobody_left_ || calls_at_leaving_[static_cast<std::size_t>(peer.rank)] >= 0)) {
       // Rank 0 is the last to go: without it nobody can be waited for.
       if (peer.rank == 0) nobody_left_ = true;
       changed_.notify_all();
@@ -183,7 +191,10 @@ void Watch::set_failed(int rank, std::string_view why, bool tell, ErrorKind kind
     payload.put(std::int64_t{rank}).put(why).put(static_cast<std::int64_t>(kind));
     send_to_all({Frame::kFailed, payload.bytes()});
   }
-  if (rank == rank_) return;
+  if (rank != rank_) call_back();
+}
+
+void Watch::call_back() {
   const std::scoped_lock lock(callback_mutex_);
   if (callback_) std::exchange(callback_, {})();
 }
@@ -316,9 +327,22 @@ void Watch::leave() noexcept {
   changed_.wait(lock,
                 [&] { return failed_rank_ >= 0 || (rank_ == 0 ? all_left() : nobody_left_); });
   const bool failed = failed_rank_ >= 0;
-  if (failed) log(LogLevel::kError, concat("rank ", failed_rank_, " ", why_));
+  if (!failed) nobody_left_ = true;
   lock.unlock();
-  if (!failed && rank_ == 0) send_to_all({Frame::kAllLeft, {}});
+  if (failed) {
+    log(LogLevel::kError, failed_end());
+  } else if (rank_ == 0) {
+    send_to_all({Frame::kAllLeft, {}});
+  }
+}
+
+std::string Watch::failed_end() const {
+  const std::scoped_lock lock(mutex_);
+  return concat("[comm] expected all ranks to end together, got: rank ", failed_rank_, " ", why_,
+                nobody_left_ ? "; all had done their work: nothing is lost, nor need be run again"
+                             : concat("; rank ", rank_,
+                                      " had done its work: nothing is lost if the "
+                                      "last checkpoint or result is there, else run again"));
 }
 
 }  // namespace llmc

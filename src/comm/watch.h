@@ -34,8 +34,12 @@ class Watch {
   void count_call();
   void on_failure(std::function<void()> call);
 
-  /// Says that this rank needs no other any more, and waits until none does or one has failed.
+  /// Says that this rank needs no other any more, and waits until none does or one has failed, of
+  /// which the log tells. Until the destructor, which must follow within silence_s and 5 s, ranks
+  /// that fall silent fail as before.
   void leave() noexcept;
+  /// Which rank has failed while this one was leaving, as a message.
+  std::string failed_end() const;
 
  private:
   struct Peer {
@@ -49,11 +53,13 @@ class Watch {
   void run();
   void read(Peer& peer);
   void handle(Peer& peer, const Frame& frame);
-  void lose(Peer& peer, std::string_view why);
+  /// The connection is over. That is a failure, but for one `closed` by a rank that had left.
+  void lose(Peer& peer, std::string_view why, bool closed = false);
   void send(Peer& peer, const Frame& frame) noexcept;
   void send_to_all(const Frame& frame) noexcept;
   /// The first failure is the one that counts.
   void set_failed(int rank, std::string_view why, bool tell, ErrorKind kind = ErrorKind::kComm);
+  void call_back();
   void set_left(int rank, std::int64_t calls);
   /// A rank that has left and made fewer calls; −1: none. The mutex is held.
   int left_too_early() const;
@@ -75,7 +81,7 @@ class Watch {
   ErrorKind kind_ = ErrorKind::kComm;
   std::vector<std::int64_t> calls_at_leaving_;  // −1: still there
   std::int64_t calls_ = 0;
-  bool nobody_left_ = false;  // told by rank 0
+  bool nobody_left_ = false;  // all have left, as rank 0 says
   bool left_ = false;         // leave() was called
   bool stop_ = false;
   std::deque<std::string> shared_;

@@ -4,7 +4,10 @@
 #include <stdexcept>
 
 #include "cli/app.h"
+#include "cli/ranks.h"
+#include "comm/process_group_impl.h"
 #include "llmc/core/error.h"
+#include "llmc/core/log.h"
 
 namespace llmc::cli {
 namespace {
@@ -35,6 +38,21 @@ TEST(RunAppTest, ErrorsOfTheWorkAreFailures) {
   }
   EXPECT_EQ(status_of([]() -> Work { return [] { return 129; }; }), 129);
   EXPECT_EQ(status_of([]() -> Work { return {}; }), kDone);
+}
+
+TEST(RunAppTest, WhatRanksLogNamesTheAppAndTheRank) {
+  for (const int rank : {0, 2}) {
+    const ProcessGroup group(std::make_unique<ProcessGroup::Impl>(
+        "tcp", Star{.rank = rank, .size = 3, .peers = {}}, StartUp{}));
+    log_as_one("app", group);
+    ::testing::internal::CaptureStderr();
+    log(LogLevel::kWarning, "warm");
+    log(LogLevel::kError, "[comm] expected b");
+    EXPECT_EQ(
+        ::testing::internal::GetCapturedStderr(),
+        concat(rank == 0 ? "warning: warm\n" : "", "app: rank ", rank, ": [comm] expected b\n"));
+    set_log_sink({});
+  }
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
-// failing_rank kill|throw|leave RANK: this rank ends in that way while the others sum.
+// failing_rank WAY RANK: this rank ends by kill, throw or leave while the others sum, or all sum to
+// the end and it stops before that of MPI or stands or hangs in it.
 
+#include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,8 +19,12 @@ namespace {
 
 using namespace llmc;  // NOLINT: a program of its own
 
+std::string_view in_finalize;
+
 void sum_until(std::string_view end, int failing) {
-  const auto processes = ProcessGroup::join(testing::test_start_up());
+  StartUp start = testing::test_start_up();
+  if (end == "stop" || end == "stand" || end == "hang") start.silence_s = 5;
+  const auto processes = ProcessGroup::join(start);
   const Device device = testing::open_rank_device(*processes);
   const auto comm = Communicator::open(device, processes);
   Stream stream(device);
@@ -33,9 +39,19 @@ void sum_until(std::string_view end, int failing) {
     comm->all_reduce(stream, values);
     stream.synchronize();
   }
+  if (comm->rank() != failing) return;
+  if (end == "stop") ::raise(SIGSTOP);
+  in_finalize = end;
 }
 
 }  // namespace
+
+/// In place of MPI's own, which is PMPI_Finalize.
+int MPI_Finalize() {
+  if (in_finalize == "stand") ::raise(SIGSTOP);
+  while (in_finalize == "hang") ::pause();
+  return PMPI_Finalize();
+}
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

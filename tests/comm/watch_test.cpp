@@ -176,5 +176,30 @@ TEST(Watch, AProcessThatHangsIsNoticed) {
   expect_noticed(2, "rank 1 gave no sign of life for 2 s", [] { ::kill(::getpid(), SIGSTOP); });
 }
 
+TEST(Watch, ARankThatHangsWhileOthersLeaveIsNamedInTheLog) {
+  Listener listener(0, in_seconds(1));
+  const pid_t child = start_process(listener.port(), [] { ::kill(::getpid(), SIGSTOP); });
+  ASSERT_GT(child, 0);
+  testing::CapturedLog log;
+  const auto leave = [&](int rank) {
+    Watch watch(rank == 0 ? host_ranks(listener, "s", 3, in_seconds(20))
+                          : meet_at({{"localhost"}, listener.port(), "s"}, rank, 3, in_seconds(20)),
+                2);
+    watch.share("go");
+    watch.leave();
+  };
+  std::thread other([&] { leave(2); });
+  leave(0);
+  other.join();
+  for (const int rank : {0, 2}) {
+    const std::string expected = concat(
+        "[comm] expected all ranks to end together, got: rank 1 gave no sign of life for 2 s; ",
+        "rank ", rank, " had done its work");
+    EXPECT_NE(log.text().find(expected), std::string::npos) << log.text();
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
 }  // namespace
 }  // namespace llmc

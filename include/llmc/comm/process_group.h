@@ -45,7 +45,8 @@ struct StartUp {
 ///
 /// The destructor waits until all ranks have left. Where an error destroys the group, it does not
 /// wait, and the others are told. MPI, where this started it, ends with the group and cannot be
-/// started again in the same process.
+/// started again in the same process. Its end waits for all ranks and cannot be broken off: where
+/// one falls silent or hangs there, the others log that and end their processes, with status 1.
 class ProcessGroup {
  public:
   /// Throws a config error for options that make no sense or that this build's communicator does
