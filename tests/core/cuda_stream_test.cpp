@@ -46,7 +46,16 @@ Function driver_function(const char* name) {
     const Buffer memory(stream.device(), 12);
     const float values[] = {1.0f, -2.0f, 3.0f};
     copy_from_host(stream, Tensor(memory.data(), DType::kF32, {3}), values);
-    stream.synchronize();
+    TimeMark before(stream.device()), after(stream.device());
+    StreamEvent event(stream.device());
+    Readback readback(stream.device(), 12);
+    before.record(stream);
+    readback.start(stream, memory.data());
+    event.record(stream);
+    event.hold(stream);
+    after.record(stream);
+    readback.wait();
+    after.since(before);
   }
   CUcontext current = nullptr;
   driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent")(&current);

@@ -157,6 +157,7 @@ class Buffer {
  private:
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+  int gpu_ = 0;  ///< whose memory it is
 };
 
 /// A few bytes of device memory on their way to the host. Unlike copy_to_host, it waits for nothing

@@ -277,7 +277,10 @@ class Event {
     const CurrentDevice current(ordinal_);
     check(cudaEventCreateWithFlags(&event_, flags), "event");
   }
-  ~Event() { cudaEventDestroy(event_); }
+  ~Event() {
+    const CurrentDevice current(ordinal_);
+    cudaEventDestroy(event_);
+  }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
@@ -290,6 +293,7 @@ class Event {
     const CurrentDevice current(ordinal_);
     cuda::wait(event_);
   }
+  int ordinal() const { return ordinal_; }
 
  private:
   int ordinal_;
@@ -330,10 +334,11 @@ void TimeMark::record(Stream& stream) {
 }
 
 double TimeMark::since(const TimeMark& earlier) const {
+  const CurrentDevice current(impl_->event.ordinal());
   const cudaEvent_t event = impl_->event.get();
   if (cudaEventQuery(event) == cudaErrorNotReady) {
     cudaGetLastError();  // that was no error
-    impl_->event.wait();
+    cuda::wait(event);
   }
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, earlier.impl_->event.get(), event),
@@ -341,9 +346,10 @@ double TimeMark::since(const TimeMark& earlier) const {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
+Buffer::Buffer(const Device& device, std::size_t bytes)
+    : bytes_(bytes), gpu_(device.impl().ordinal) {
   if (bytes == 0) return;
-  const CurrentDevice current(device.impl().ordinal);
+  const CurrentDevice current(gpu_);
   ++cuda::counters().allocations;
   cuda::counters().allocated_bytes += bytes;
   const cudaError_t status = cudaMalloc(&data_, bytes);
@@ -359,15 +365,20 @@ Buffer::Buffer(const Device& device, std::size_t bytes) : bytes_(bytes) {
 }
 
 Buffer::~Buffer() {
-  if (data_ != nullptr) cudaFree(data_);
+  if (data_ == nullptr) return;
+  const CurrentDevice current(gpu_);
+  cudaFree(data_);
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      gpu_(other.gpu_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(gpu_, other.gpu_);
   return *this;
 }
 
@@ -382,6 +393,7 @@ struct Readback::Impl {
     check(cudaMallocHost(&host, bytes), "pinned host memory");
   }
   ~Impl() {
+    const CurrentDevice current(arrived.ordinal());
     cudaEventSynchronize(arrived.get());
     cudaFreeHost(host);
   }
