@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "comm/launcher.h"
@@ -78,6 +81,8 @@ ProcessGroup::Impl::~Impl() {
   watch.on_failure([this] {
     log(LogLevel::kError, watch.failed_end());
     std::fflush(stdout);
+    // One after the other: Open MPI's mpirun may hang where processes end while it ends them.
+    std::this_thread::sleep_for(std::chrono::milliseconds(500) * std::min(rank, 4));
     ::_exit(EXIT_FAILURE);
   });
   session.reset();
