@@ -155,8 +155,8 @@ void Watch::lose(Peer& peer, std::string_view why, bool closed) {
   {
     const std::scoped_lock lock(mutex_);
     if (closed && (nobody_left_ || calls_at_leaving_[static_cast<std::size_t>(peer.rank)] >= 0)) {
-      // Rank 0 is the last to go: without it nobody can be waited for.
-      if (peer.rank == 0) nobody_left_ = true;
+      // Rank 0 is the last to go, unless a rank has failed: without it nobody can be waited for.
+      if (peer.rank == 0 && failed_rank_ < 0) nobody_left_ = true;
       changed_.notify_all();
       return;
     }
