@@ -62,9 +62,9 @@ class RowReader {
       : shards_(std::move(shards)),
         options_(options),
         group_(options.B * options.world_size),
-        rows_per_epoch_(std::accumulate(
-            shards_.begin(), shards_.end(), std::int64_t{0},
-            [](std::int64_t sum, const Shard& shard) { return sum + shard.rows; })),
+        rows_per_epoch_(
+            std::accumulate(shards_.begin(), shards_.end(), std::int64_t{0},
+                            [](std::int64_t sum, const Shard& shard) { return sum + shard.rows; })),
         window_(static_cast<std::size_t>(options.T + 1)) {}
 
   const std::vector<Shard>& shards() const { return shards_; }
@@ -324,9 +324,9 @@ DataLoader::DataLoader(std::vector<fs::path> paths, const DataLoaderOptions& opt
   }
   for (const Shard& shard : shards) {
     if (shard.rows > 0) continue;
-    log(LogLevel::kWarning, concat("[dataloader] ", shard.path.string(), " is left out: its ",
-                                   shard.tokens, " tokens are fewer than the ", needed,
-                                   " of a row"));
+    log(LogLevel::kWarning,
+        concat("[dataloader] ", shard.path.string(), " is left out: its ", shard.tokens,
+               " tokens are fewer than the ", needed, " of a row"));
   }
   if (options.tail == Tail::kNext && reader.rows_per_epoch() < reader.group()) {
     log(LogLevel::kWarning,

@@ -30,16 +30,17 @@ struct DataLoaderOptions {
 /// Reads batches from token files (shards) in a thread of its own.
 ///
 /// Row i of a shard with tokens t is x = t[i·T .. i·T + T), y = t[i·T + 1 .. i·T + T + 1). What is
-/// left of a shard behind its last whole row is dropped with kNext, and with kPad is a row that ends
-/// with ignored targets. An epoch takes the shards one after the other, and in each one its rows. So
-/// without shuffle rows are windows of T tokens from the first token on. With shuffle, the order of
-/// the shards, and of the rows in each shard, is a permutation that depends on the seed, the epoch
-/// and the shard only.
+/// left of a shard behind its last whole row is dropped with kNext, and with kPad is a row that
+/// ends with ignored targets. An epoch takes the shards one after the other, and in each one its
+/// rows. So without shuffle rows are windows of T tokens from the first token on. With shuffle, the
+/// order of the shards, and of the rows in each shard, is a permutation that depends on the seed,
+/// the epoch and the shard only.
 ///
 /// The rows of all epochs make one sequence, of which world_size·B at a time are a batch: rank r
-/// gets rows r·B to r·B + B - 1 of these. So the rows of a step depend neither on B nor on the number
-/// of ranks, but on how many there are. A position is an epoch, a shard and a row, so a run may be
-/// resumed with another B and number of ranks. T, the shuffle, the seed and the shards must agree.
+/// gets rows r·B to r·B + B - 1 of these. So the rows of a step depend neither on B nor on the
+/// number of ranks, but on how many there are. A position is an epoch, a shard and a row, so a run
+/// may be resumed with another B and number of ranks. T, the shuffle, the seed and the shards must
+/// agree.
 ///
 /// What goes wrong in the thread is thrown by the `next` that would have returned that batch, and
 /// by each one after it until `restore` or `reset`.
