@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/gather.h"
 #include "llmc/core/checksum.h"
 #include "llmc/core/error.h"
 
@@ -18,14 +19,7 @@ std::uint64_t hash_of(const std::string& text) {
 void expect_agreement(Communicator& comm, Stream& stream, std::span<const Belief> beliefs) {
   std::vector<std::uint64_t> own;
   for (const Belief& belief : beliefs) own.push_back(hash_of(belief.value));
-  const auto bytes = static_cast<std::int64_t>(own.size() * sizeof own[0]);
-  const Buffer memory(stream.device(), static_cast<std::size_t>(bytes * comm.size()));
-  const Tensor all(memory.data(), DType::kU8, {bytes * comm.size()});
-  const Tensor slice = all.flat(comm.rank() * bytes, bytes);
-  copy_from_host(stream, slice, own.data());
-  comm.all_gather(stream, all, slice);
-  std::vector<std::uint64_t> hashes(own.size() * static_cast<std::size_t>(comm.size()));
-  copy_to_host(stream, hashes.data(), all);
+  const auto hashes = gather_values<std::uint64_t>(comm, stream, own);
   for (std::size_t i = own.size(); i < hashes.size(); ++i) {
     const std::size_t which = i % own.size();
     if (hashes[i] == hashes[which]) continue;

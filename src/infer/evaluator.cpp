@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "comm/gather.h"
 #include "llmc/core/error.h"
 #include "llmc/data/dataloader.h"
 
@@ -28,14 +29,7 @@ std::int64_t rows_for(const Batch& batch, std::int64_t T, std::int64_t wanted) {
 
 /// The sum of what all ranks pass, added in order of rank.
 double sum_over_ranks(Communicator& ranks, Stream& stream, double own) {
-  const auto bytes = static_cast<std::int64_t>(sizeof own);
-  const Buffer memory(stream.device(), sizeof own * static_cast<std::size_t>(ranks.size()));
-  const Tensor all(memory.data(), DType::kU8, {ranks.size() * bytes});
-  const Tensor slice = all.flat(ranks.rank() * bytes, bytes);
-  copy_from_host(stream, slice, &own);
-  ranks.all_gather(stream, all, slice);
-  std::vector<double> parts(static_cast<std::size_t>(ranks.size()));
-  copy_to_host(stream, parts.data(), all);
+  const auto parts = gather_values<double>(ranks, stream, std::span(&own, 1));
   return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 

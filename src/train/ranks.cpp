@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/gather.h"
 #include "llmc/core/error.h"
 #include "llmc/core/file.h"
 #include "llmc/ops/linear.h"
@@ -63,19 +64,6 @@ class Marker {
   std::string word_;
 };
 
-// What every rank passes, in order of rank.
-std::vector<std::uint64_t> words_of_all(Communicator& comm, Stream& stream, std::uint64_t own) {
-  constexpr std::int64_t kBytes = sizeof own;
-  std::vector<std::uint64_t> words(static_cast<std::size_t>(comm.size()));
-  const Buffer memory(stream.device(), words.size() * sizeof own);
-  const Tensor all(memory.data(), DType::kU8, {comm.size() * kBytes});
-  const Tensor slice = all.flat(comm.rank() * kBytes, kBytes);
-  copy_from_host(stream, slice, &own);
-  comm.all_gather(stream, all, slice);
-  copy_to_host(stream, words.data(), all);
-  return words;
-}
-
 }  // namespace
 
 std::string text_of_rank_0(Communicator& comm, Stream& stream, const std::string& text) {
@@ -112,7 +100,8 @@ std::optional<int> rank_without_folder(Communicator& comm, Stream& stream,
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     sees_it = marker.reads(word);
   }
-  const std::vector<std::uint64_t> all = words_of_all(comm, stream, sees_it ? 1 : 0);
+  const std::uint64_t own = sees_it ? 1 : 0;
+  const auto all = gather_values<std::uint64_t>(comm, stream, std::span(&own, 1));
   const auto blind = std::find(all.begin(), all.end(), 0);
   if (blind == all.end()) return std::nullopt;
   return static_cast<int>(blind - all.begin());
