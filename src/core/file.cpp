@@ -331,14 +331,20 @@ AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
 }
 
 void AppendFile::append(std::string_view text) {
+  std::string error;
+  if (append_part(text, error) < text.size()) fail(ErrorKind::kIo, "file", error);
+}
+
+std::size_t AppendFile::append_part(std::string_view text, std::string& error) {
   const Written done = write_fully(
       text.data(), text.size(),
       [this](const char* from, std::size_t n, std::size_t) { return ::write(fd_, from, n); });
   if (done.error != 0) {
-    fail(ErrorKind::kIo, "file", "cannot append to ", path_.string(), ": ",
-         std::generic_category().message(done.error), " after ", done.bytes, " of ", text.size(),
-         " bytes");
+    error = concat("cannot append to ", path_.string(), ": ",
+                   std::generic_category().message(done.error), " after ", done.bytes, " of ",
+                   text.size(), " bytes");
   }
+  return done.bytes;
 }
 
 FolderLock::FolderLock(const fs::path& folder)

@@ -1,8 +1,6 @@
 #include "llmc/train/log_file.h"
 
-#include <algorithm>
 #include <exception>
-#include <system_error>
 #include <utility>
 
 #include "llmc/core/error.h"
@@ -36,7 +34,7 @@ void LogFile::write_waiting() {
   bool failed = false;
   while (!waiting_.empty() && !failed) {
     std::string& line = waiting_.front();
-    const std::size_t written = write(line);
+    const std::size_t written = file_.append_part(line, error_);
     waiting_bytes_ -= written;
     failed = written < line.size();
     if (failed) {
@@ -50,24 +48,9 @@ void LogFile::write_waiting() {
   drop_oldest();
   if (failed == std::exchange(failed_, failed)) return;
   log(LogLevel::kWarning,
-      failed ? concat(error_, "; its lines wait in memory until they can be written")
+      failed ? concat("[file] ", error_, "; its lines wait in memory until they can be written")
              : concat(path_.string(), " can be written again; the lines that waited are in it",
                       lost_ > 0 ? concat(", except for ", lost_, " of them") : ""));
-}
-
-// Bytes of the text that came into the file.
-std::size_t LogFile::write(std::string_view text) {
-  std::error_code ignored;  // a size that is not known is the largest number
-  const std::uintmax_t before = fs::file_size(path_, ignored);
-  try {
-    file_.append(text);
-    return text.size();
-  } catch (const Error& error) {
-    error_ = error.what();
-  }
-  const std::uintmax_t after = fs::file_size(path_, ignored);
-  if (ignored || after <= before) return 0;
-  return static_cast<std::size_t>(std::min<std::uintmax_t>(after - before, text.size()));
 }
 
 // A line that is in the file in part stays, so that the next one begins on a line of its own.

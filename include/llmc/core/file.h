@@ -79,6 +79,8 @@ class AppendFile {
   AppendFile& operator=(AppendFile&&) noexcept;
 
   void append(std::string_view text);
+  /// Appends as much as it can and returns how many bytes that is; `error` says why not all.
+  std::size_t append_part(std::string_view text, std::string& error);
 
  private:
   int fd_ = -1;

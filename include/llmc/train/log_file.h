@@ -32,7 +32,6 @@ class LogFile {
 
  private:
   void write_waiting();
-  std::size_t write(std::string_view text);
   void drop_oldest();
 
   std::filesystem::path path_;
