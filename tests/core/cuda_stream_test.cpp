@@ -1,6 +1,5 @@
 // What only a GPU's Device and Stream do.
 
-#include <cuda.h>
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "core/cuda/counters.h"
+#include "core/cuda/driver.h"
 #include "core/replay.h"
 #include "llmc/core/device.h"
 #include "llmc/core/error.h"
@@ -26,14 +26,6 @@ TEST(CudaDevice, RefusesWhatItLacks) {
   expect_error(ErrorKind::kConfig, "isa: expected auto", [] { Device::open({.isa = "avx2"}); });
   expect_error(ErrorKind::kConfig, "attention: expected auto, own or cudnn",
                [] { Device::open({.attention = "none"}); });
-}
-
-template <class Function>
-Function driver_function(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-  return reinterpret_cast<Function>(found);
 }
 
 /// Uses the last GPU and ends the process: 0 if that left nothing behind on this thread and no
@@ -58,7 +50,7 @@ Function driver_function(const char* name) {
     after.since(before);
   }
   CUcontext current = nullptr;
-  driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent")(&current);
+  cuda::driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent")(&current);
   if (current != nullptr) std::exit(1);
   int device = -1;
   cudaGetDevice(&device);
@@ -66,7 +58,7 @@ Function driver_function(const char* name) {
   for (int other = 0; other < count - 1; ++other) {
     unsigned flags = 0;
     int active = 1;
-    driver_function<decltype(&cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState")(
+    cuda::driver_function<decltype(&cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState")(
         other, &flags, &active);
     if (active != 0) std::exit(3);
   }

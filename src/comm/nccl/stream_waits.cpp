@@ -1,21 +1,11 @@
 #include "comm/nccl/stream_waits.h"
 
-#include "core/cuda/device_impl.h"
+#include "core/cuda/driver.h"
 #include "llmc/core/error.h"
 
 namespace llmc {
 
-StreamWaits::StreamWaits() {
-  void* batch = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  cuda::check(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &batch, 12000,
-                                               cudaEnableDefault, &found),
-              "waits of streams for memory");
-  if (found != cudaDriverEntryPointSuccess) {
-    fail(ErrorKind::kDevice, "comm", "expected a driver with cuStreamBatchMemOp, got none");
-  }
-  batch_ = reinterpret_cast<Batch>(batch);
-}
+StreamWaits::StreamWaits() : batch_(cuda::driver_function<Batch>("cuStreamBatchMemOp")) {}
 
 void StreamWaits::add(const std::uint32_t* flag, std::uint32_t bits) {
   CUstreamBatchMemOpParams& operation = operations_.emplace_back();

@@ -22,7 +22,7 @@ class StreamWaits {
 
  private:
   using Batch = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
-  Batch batch_ = nullptr;
+  Batch batch_;
   std::vector<CUstreamBatchMemOpParams> operations_;
 };
 

@@ -1,7 +1,5 @@
 #include "llmc/core/device.h"
 
-#include <cuda.h>
-
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "core/copy_check.h"
 #include "core/cuda/counters.h"
 #include "core/cuda/device_impl.h"
+#include "core/cuda/driver.h"
 #include "core/cuda/host_ring.h"
 #include "core/gpu_peaks.h"
 #include "llmc/core/arena.h"
@@ -34,18 +33,6 @@ bool is_capturing(cudaStream_t stream) {
 }
 
 namespace {
-
-/// A function of the driver by its name.
-template <class Function>
-Function driver_function(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
-  if (result != cudaDriverEntryPointSuccess) {
-    fail(ErrorKind::kDevice, "cuda", "expected a driver with ", name, ", got none");
-  }
-  return reinterpret_cast<Function>(found);
-}
 
 /// The primary contexts of the devices, which the runtime uses too; kept until the process ends.
 class Contexts {

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "core/cuda/driver.h"
 #include "ops/cuda/hopper_backward.cuh"
 #include "ops/cuda/hopper_forward.cuh"
 
@@ -29,11 +30,7 @@ bool built_for(const Stream::Impl& stream) {
 
 /// Boxes of 64 tokens of a head of a tensor (B, T, heads, HS), for copies to shared memory.
 CUtensorMap boxes(const void* data, const AttentionHeads& h, std::int64_t heads) {
-  void* encode = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-                                         cudaEnableDefault, &found),
-        "attention");
+  const auto encode = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
   const cuuint64_t shape[] = {size(h.HS), size(heads), size(h.T), size(h.B)};
   const cuuint64_t strides[] = {size(2 * h.HS), size(2 * heads * h.HS),
@@ -41,10 +38,10 @@ CUtensorMap boxes(const void* data, const AttentionHeads& h, std::int64_t heads)
   const cuuint32_t box[] = {kTileColumns, 1, kTileRows, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map{};
-  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encode)(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), shape, strides, box,
-      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), shape, strides,
+             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   check(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "attention: tensor map");
   return map;
 }
